@@ -1,0 +1,68 @@
+# Everything lives in .venv; the binaries of the test servers in $XDG_CACHE_HOME/headrace (default ~/.cache/headrace).
+# Needs python3 (3.11+), make and gcc, and nothing else.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+PY     := $(BIN)/python
+PIP    := $(PY) -m pip --disable-pip-version-check install --quiet
+NAME   ?=
+ARGS   ?=
+
+# One stamp for each set of packages: a change in pyproject.toml installs anew, nothing else does.
+RUN_STAMP := $(VENV)/.installed-run
+DEV_STAMP := $(VENV)/.installed-dev
+
+.DEFAULT_GOAL := help
+.PHONY: help setup servers demo test check format bench chaos clean
+
+help:  ## show this list
+	@echo "make TARGET, where TARGET is one of"
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: $(DEV_STAMP) servers  ## make .venv with everything for development, and fetch the test servers
+
+servers: $(DEV_STAMP)  ## fetch or build the test servers (Redis 6.2, 7.0, 8.10, Valkey 9.1) into the cache
+	@$(PY) -m tests.support.servers fetch
+
+demo: $(RUN_STAMP)  ## 20,000 payments, three workers, one killed and one paused: about a minute
+	@$(PY) -m headrace.demo $(ARGS)
+
+test: $(DEV_STAMP) servers  ## run the tests; ARGS="-k lease --servers redis8" narrows them
+	$(PY) -m pytest $(ARGS)
+
+check: $(DEV_STAMP)  ## lint, format, types, layers
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(DEV_STAMP)  ## let ruff mend what it can
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(DEV_STAMP) servers  ## measure: make bench NAME=worker
+	@$(PY) -m bench $(NAME) $(ARGS)
+
+chaos: $(DEV_STAMP) servers  ## the fault programme
+	@if [ -d chaos ]; then $(PY) -m chaos $(ARGS); \
+	else echo "make chaos: the fault programme is not part of this version yet"; exit 1; fi
+
+clean:  ## remove .venv and what tools left behind; the servers in the cache stay
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(PY):
+	@$(PYTHON) -c 'import sys; sys.exit("headrace needs Python 3.11 or newer, not " + sys.version.split()[0] + \
+	  ": make PYTHON=python3.12 ...") if sys.version_info < (3, 11) else None'
+	@echo "making $(VENV)"
+	@$(PYTHON) -m venv $(VENV)
+
+$(RUN_STAMP): pyproject.toml | $(PY)
+	@echo "installing headrace[embedded,cli] into $(VENV)"
+	@$(PIP) -e '.[embedded,cli]'
+	@touch $@
+
+$(DEV_STAMP): pyproject.toml | $(PY)
+	@echo "installing headrace[embedded,cli,dev] into $(VENV)"
+	@$(PIP) -e '.[embedded,cli,dev]'
+	@touch $@ $(RUN_STAMP)

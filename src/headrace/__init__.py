@@ -1,0 +1,88 @@
+"""Headrace: self-healing workers for Redis Streams.
+
+from headrace import App
+
+app = App("redis://localhost:6379")
+orders = app.stream("orders")
+
+@orders.handler(group="billing")
+async def bill(order):
+    ...                                   # return = ack · raise = retry · raise Bury("why") = dead letter
+"""
+
+from headrace.app import App
+from headrace.codec import FieldsCodec
+from headrace.deadletters import DeadLetter
+from headrace.effects import Effect
+from headrace.errors import (
+    AddUnknown,
+    AuthFailed,
+    Bury,
+    ConfigError,
+    DecodeError,
+    DeliveryLost,
+    DurabilityUnmet,
+    EffectRefused,
+    EncodeError,
+    HandlerRefused,
+    HeadraceError,
+    MissingRight,
+    NameRefused,
+    OwnerTaken,
+    PayloadTooLarge,
+    Release,
+    Retry,
+    ServerError,
+    ServerRefused,
+    ServerTooOld,
+    Unavailable,
+    UrlRefused,
+    WrongType,
+)
+from headrace.message import Delivery, SyncDelivery
+from headrace.policy import Backoff
+from headrace.producer import Added
+from headrace.recorder import CountingRecorder, Recorder
+from headrace.stream import Stream
+from headrace.worker import Worker
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "AddUnknown",
+    "Added",
+    "App",
+    "AuthFailed",
+    "Backoff",
+    "Bury",
+    "ConfigError",
+    "CountingRecorder",
+    "DeadLetter",
+    "DecodeError",
+    "Delivery",
+    "DeliveryLost",
+    "DurabilityUnmet",
+    "Effect",
+    "EffectRefused",
+    "EncodeError",
+    "FieldsCodec",
+    "HandlerRefused",
+    "HeadraceError",
+    "MissingRight",
+    "NameRefused",
+    "OwnerTaken",
+    "PayloadTooLarge",
+    "Recorder",
+    "Release",
+    "Retry",
+    "ServerError",
+    "ServerRefused",
+    "ServerTooOld",
+    "Stream",
+    "SyncDelivery",
+    "Unavailable",
+    "UrlRefused",
+    "Worker",
+    "WrongType",
+    "__version__",
+]

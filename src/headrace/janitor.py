@@ -1,0 +1,73 @@
+"""The janitor: what somebody has to do now and then, and nobody's message waits for.
+
+    floor       the lowest id that is not finished yet, kept beside the group, so that a group that vanishes can be made
+                again without handing out everything a second time (SPEC 3)
+    owners      owners gone for longer than their retention, with nothing pending, are removed (SPEC 19)
+    levels      lag, pending, waiting, oldest idle, for the recorder
+
+Each worker has one; they keep out of each other's way only by jitter, because doing this twice harms nobody.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+
+from headrace.errors import HeadraceError, NoGroup, Verdict, classify
+from headrace.member import Member
+from headrace.policy import spread
+from headrace.recorder import NoRecorder, Recorder
+from headrace.redis import commands, scripts
+from headrace.redis.link import Link
+
+log = logging.getLogger("headrace")
+
+ROUND_MS = 5_000  # how often a round is made
+
+
+class Janitor:
+    def __init__(self, member: Member, link: Link, recorder: Recorder) -> None:
+        self._member = member
+        self._link = link
+        self._recorder = recorder
+
+    async def run(self) -> None:
+        while True:
+            await asyncio.sleep(spread(ROUND_MS, random.random()) / 1000)
+            try:
+                await self.round()
+            except NoGroup:
+                continue  # the reader makes it again
+            except HeadraceError as error:
+                if classify(error) is Verdict.FATAL:
+                    raise
+                log.debug("janitor.waits stream=%s: %s", self._member.stream, error)
+
+    async def round(self) -> None:
+        await self.keep_floor()
+        await self.remove_owners()
+        if not isinstance(self._recorder, NoRecorder):
+            await self.record_levels()
+
+    async def keep_floor(self) -> None:
+        await self._link.call(scripts.keep_floor(self._member.keys, self._member.group))
+
+    async def remove_owners(self) -> None:
+        member = self._member
+        retention_ms = member.settings.owner_retention_ms
+        for consumer in await self._link.call(commands.consumers(member.keys, member.group)):
+            if consumer.name == member.owner or consumer.pending or consumer.idle_ms < retention_ms:
+                continue
+            answer = await self._link.call(scripts.remove_owner(member.keys, member.group, consumer.name, retention_ms))
+            if answer.kind == "removed":
+                self._recorder.count("owner_removed_total", 1, **member.labels)
+                log.info("owner.removed stream=%s group=%s owner=%s", member.stream, member.group, consumer.name)
+
+    async def record_levels(self) -> None:
+        member = self._member
+        levels = await self._link.call(scripts.levels(member.keys, member.group))
+        self._recorder.gauge("lag", levels.lag, **member.labels)
+        self._recorder.gauge("pel_depth", levels.pending, **member.labels)
+        self._recorder.gauge("waiting", levels.waiting, **member.labels)
+        self._recorder.gauge("oldest_idle_seconds", levels.oldest_idle_ms / 1000, **member.labels)

@@ -1,0 +1,218 @@
+"""The lifeline: the thread that renews what this process holds, whatever the event loop is doing (DESIGN 9).
+
+It has its own connection and looks a dozen times a lease: what was last renewed more than a third of a lease ago is
+renewed by id, in chunks that keep the script short, and what the server says was taken over is told to the loop. It
+tries to reconnect at every look, so that after an outage the renewals come before anybody may rescue (SPEC 20).
+
+It stops renewing when the loop has not turned for ``stall_after``: a process that hangs for good must not keep its
+work. What it cannot do is run while native code holds the GIL; under ``headrace run`` the parent renews then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from types import CodeType
+from typing import Any
+
+from headrace.errors import HeadraceError, Verdict, classify
+from headrace.member import Member
+from headrace.message import Delivery
+from headrace.recorder import Recorder
+from headrace.redis import replies, scripts
+from headrace.redis.calls import Call, Word
+from headrace.redis.connect import Server
+from headrace.redis.link import SyncLink
+from headrace.slots import Slots
+
+log = logging.getLogger("headrace")
+
+CHUNK = 200  # ids a renew script takes: about 2 ms of the server (FACTS)
+LOOKS = 12  # looks a lease
+
+
+@dataclass(slots=True)
+class Strand:
+    """What the lifeline needs of one lane. The callbacks run on the event loop."""
+
+    member: Member
+    slots: Slots
+    code: CodeType | None  # the handler's code object, to name it when it blocks the loop
+    name: str
+    lost: Callable[[Delivery[Any], Word], None]
+    lease: Callable[[int], None]  # told the group's longest lease
+    failed: Callable[[BaseException], None]
+    join: Call[replies.Joined]  # enters the owner again when its entry vanished
+    stay_at: float = 0.0
+
+
+class Pulse:
+    """The loop's sign of life: a stamp that the loop renews and the thread reads."""
+
+    def __init__(self, every_s: float, tell: Callable[[float], None] | None = None) -> None:
+        self._every_s = every_s
+        self._tell = tell
+        self._handle: asyncio.TimerHandle | None = None
+        self.at = time.monotonic()
+
+    def start(self) -> None:
+        self._beat(asyncio.get_running_loop())
+
+    def stop(self) -> None:
+        if self._handle is not None:
+            self._handle.cancel()
+
+    def _beat(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.at = time.monotonic()
+        if self._tell is not None:
+            self._tell(self.at)
+        self._handle = loop.call_later(self._every_s, self._beat, loop)
+
+
+class Lifeline:
+    def __init__(
+        self,
+        server: Server,
+        owner: str,
+        strands: Sequence[Strand],
+        pulse: Pulse,
+        recorder: Recorder,
+        *,
+        tell: Callable[[float], None] | None = None,
+    ) -> None:
+        self._strands = list(strands)
+        self._pulse = pulse
+        self._recorder = recorder
+        self._tell = tell
+        lease_ms = min(strand.member.settings.lease_ms for strand in strands)
+        self._look_s = lease_ms / 1000 / LOOKS
+        self._blocked_s = lease_ms / 2000
+        self._stall_s = min(strand.member.settings.stall_after_ms for strand in strands) / 1000
+        self._link: SyncLink = server.sync_link(f"headrace:{owner}:lifeline", timeout_ms=max(50, lease_ms // 4))
+        self._stop = threading.Event()
+        self._loop = asyncio.get_running_loop()
+        self._loop_thread = threading.get_ident()
+        self._thread = threading.Thread(target=self._run, name="headrace-lifeline", daemon=True)
+        self._warned_at = 0.0
+        self._stalled = False
+        self._failing = False
+        self.renewed_at = time.monotonic()
+
+    @property
+    def client_id(self) -> int:
+        return self._link.client_id
+
+    def start(self) -> None:
+        self._thread.start()
+
+    async def stop(self) -> None:
+        """End the thread. Stopping twice, or before starting, is fine."""
+        self._stop.set()
+        if self._thread.is_alive():
+            await asyncio.to_thread(self._thread.join, 5.0)
+        self._link.close()
+
+    def cut(self) -> None:
+        """Stop renewing at once and without a word, as a crash would (headrace.testing)."""
+        self._stop.set()
+
+    # ── the thread ──
+
+    def _run(self) -> None:
+        while not self._stop.wait(self._look_s):
+            now = time.monotonic()
+            if self._tell is not None:
+                self._tell(now)
+            if self._is_stalled(now):
+                continue
+            try:
+                self._look(now)
+                self._failing = False
+            except HeadraceError as error:
+                self._report(error)
+
+    def _look(self, now: float) -> None:
+        for strand in self._strands:
+            settings = strand.member.settings
+            due = strand.slots.renewable(now - settings.renew_ms / 1000)
+            for at in range(0, len(due), CHUNK):
+                self._renew(strand, due[at : at + CHUNK])
+            if now >= strand.stay_at:
+                self._stay(strand)
+                strand.stay_at = now + settings.renew_ms / 1000
+        self.renewed_at = now
+
+    def _renew(self, strand: Strand, chunk: list[Delivery[Any]]) -> None:
+        member = strand.member
+        pairs = [(held.raw_id, held.attempt) for held in chunk]
+        begun = time.monotonic()
+        words = self._link.call(scripts.renew(member.keys, member.group, member.owner, pairs))
+        renewed = 0
+        for held, word in zip(chunk, words, strict=True):
+            if word.kind == "ok":
+                held.renewed_at = begun
+                renewed += 1
+            else:
+                self._on_loop(strand.lost, held, word)
+        self._recorder.count("renewed_total", renewed, **member.labels)
+
+    def _stay(self, strand: Strand) -> None:
+        """Say that this owner lives, and hear the longest lease of the group (SPEC 2, 7b)."""
+        member = strand.member
+        stay = self._link.call(scripts.stay(member.keys, member.group, member.owner, member.token))
+        if stay.missing:
+            self._link.call(strand.join)
+        elif not stay.mine:
+            self._on_loop(strand.failed, stay.taken(member.owner))
+        self._on_loop(strand.lease, stay.lease_ms)
+
+    def _on_loop(self, callback: Callable[..., None], *args: Any) -> None:
+        try:
+            self._loop.call_soon_threadsafe(callback, *args)
+        except RuntimeError:
+            self._stop.set()  # the loop is closed: nobody is left to be told
+
+    # ── is the loop alive? ──
+
+    def _is_stalled(self, now: float) -> bool:
+        still_s = now - self._pulse.at
+        if still_s > self._blocked_s and now - self._warned_at > max(1.0, self._blocked_s):
+            self._warned_at = now
+            log.warning("loop.blocked for %.1f s by %s: leases are kept alive meanwhile", still_s, self._blocker())
+        if still_s <= self._stall_s:
+            self._stalled = False
+        elif not self._stalled:
+            self._stalled = True
+            self._recorder.count("stalled_total", 1, **self._strands[0].member.labels)
+            log.error(
+                "loop.stalled for %.1f s by %s: renewals stop, a sibling will take over",
+                still_s,
+                self._blocker(),
+            )
+        return self._stalled
+
+    def _blocker(self) -> str:
+        """The handler on the loop's stack, else the innermost function there."""
+        names = {strand.code: strand.name for strand in self._strands if strand.code is not None}
+        frame = sys._current_frames().get(self._loop_thread)  # noqa: SLF001 - the documented way
+        inner = f"{frame.f_code.co_qualname}" if frame is not None else "something unknown"
+        while frame is not None:
+            if frame.f_code in names:
+                return f"handler {names[frame.f_code]}"
+            frame = frame.f_back
+        return inner
+
+    def _report(self, error: HeadraceError) -> None:
+        self._recorder.count("renew_failed_total", 1, **self._strands[0].member.labels)
+        if classify(error) is Verdict.FATAL:
+            self._stop.set()
+            for strand in self._strands:
+                self._on_loop(strand.failed, error)
+        elif not self._failing:
+            self._failing = True
+            log.warning("lifeline.waits: %s", error)

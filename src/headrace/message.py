@@ -1,0 +1,314 @@
+"""A delivery: one message in the hands of one owner, and the four ways it can end.
+
+A :class:`Delivery` is what a handler receives. It ends exactly once, by one :class:`Outcome`; an outcome that was
+chosen may be sent again (the answer was lost on the way), but is never replaced by another one. That, together with
+the server's check of (owner, attempt), is what makes the fence sound.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum, IntEnum
+from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
+
+from headrace.errors import DeliveryLost, HeadraceError
+from headrace.fields import find_field, headers_of, key_of
+
+if TYPE_CHECKING:
+    from headrace.effects import Effect
+
+T = TypeVar("T")
+
+
+class Way(Enum):
+    """The four ways a delivery ends."""
+
+    ACK = "ack"
+    RETRY = "retry"
+    RELEASE = "release"
+    BURY = "bury"
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a delivery ends, and what goes with it.
+
+    ``after_ms`` is the wait before the next attempt (None: the policy decides). ``result`` goes into the completion
+    marker of a handler with ``once``. ``error`` is the type of the exception behind a retry or a burial.
+    """
+
+    way: Way
+    reason: str = ""
+    error: str = ""
+    after_ms: int | None = None
+    effects: tuple[Effect, ...] = ()
+    result: bytes = b""
+
+
+ACK: Final = Outcome(Way.ACK)
+
+
+class State(IntEnum):
+    """Where a delivery stands inside its process. It only ever grows."""
+
+    READ = 0  # held, not started
+    STARTED = 1  # its handler runs
+    ENDING = 2  # an outcome was chosen and is on its way to the server
+    ENDED = 3  # the server has answered, or the delivery was lost
+
+
+class Ways(Protocol):
+    """What a delivery needs from its lane to end itself."""
+
+    @property
+    def stream(self) -> str: ...
+    @property
+    def group(self) -> str: ...
+    @property
+    def owner(self) -> str: ...
+    @property
+    def prefix(self) -> str: ...
+
+    async def end(self, delivery: Delivery[Any], outcome: Outcome) -> None: ...
+
+
+class Lost:
+    """Set once a delivery was taken over. Usable from the event loop (``await lost.wait()``) and from threads."""
+
+    __slots__ = ("_event", "_flag", "_lock")
+
+    def __init__(self) -> None:
+        self._flag = False
+        self._event: asyncio.Event | None = None
+        self._lock: threading.Event | None = None
+
+    def is_set(self) -> bool:
+        return self._flag
+
+    async def wait(self) -> None:
+        """Return once the delivery is lost. For handlers on the event loop."""
+        if self._event is None:
+            self._event = asyncio.Event()
+            if self._flag:
+                self._event.set()
+        await self._event.wait()
+
+    def wait_in_thread(self, timeout: float | None = None) -> bool:
+        """The same for a plain ``def`` handler: True once the delivery is lost, False when the time is over."""
+        if self._lock is None:
+            self._lock = threading.Event()
+        if self._flag:
+            self._lock.set()
+        return self._lock.wait(timeout)
+
+    def set(self) -> None:
+        """Called by the lane, on the event loop."""
+        self._flag = True
+        if self._event is not None:
+            self._event.set()
+        if self._lock is not None:
+            self._lock.set()
+
+
+class Delivery(Generic[T]):
+    """A message in the hands of this worker.
+
+    ``return`` from the handler acknowledges it; raising retries it after a backoff. The methods below end it earlier
+    or otherwise; each raises :class:`~headrace.errors.DeliveryLost` when another owner has taken the message over.
+    """
+
+    __slots__ = (
+        "_attempt",
+        "_fields",
+        "_lost",
+        "_waiter",
+        "_ways",
+        "alone",
+        "idle_ms",
+        "level",
+        "mark_slot",
+        "payload",
+        "raw_id",
+        "read_at",
+        "renewed_at",
+        "resent",
+        "state",
+    )
+
+    payload: T
+
+    def __init__(self, ways: Ways, raw_id: bytes, fields: list[bytes], attempt: int, idle_ms: int, now: float) -> None:
+        self._ways = ways
+        self.raw_id = raw_id
+        self._fields = fields
+        self._attempt = attempt
+        self.idle_ms = idle_ms
+        self.read_at = now
+        self.renewed_at = now
+        self.state = State.READ
+        self._lost: Lost | None = None
+        self._waiter: asyncio.Future[None] | None = None
+        self.alone = False
+        self.level = 0
+        self.mark_slot = -1
+        self.resent = False
+
+    # ── what it is ──
+
+    @property
+    def id(self) -> str:
+        return self.raw_id.decode()
+
+    @property
+    def stream(self) -> str:
+        return self._ways.stream
+
+    @property
+    def group(self) -> str:
+        return self._ways.group
+
+    @property
+    def owner(self) -> str:
+        return self._ways.owner
+
+    @property
+    def attempt(self) -> int:
+        """How often a handler was started for this message, this time included."""
+        return self._attempt
+
+    @property
+    def raw_fields(self) -> list[bytes]:
+        """Field names and values in turn, byte for byte, repeated names included."""
+        return self._fields
+
+    @property
+    def fields(self) -> dict[str, bytes]:
+        """The fields by name. Of a repeated name the first one counts, as everywhere in Headrace."""
+        flat = self._fields
+        names = (name.decode("utf-8", "backslashreplace") for name in flat[-2::-2])
+        return dict(zip(names, flat[-1::-2], strict=True))
+
+    @property
+    def key(self) -> str | None:
+        """The key the message was added with."""
+        return key_of(self._fields, self._ways.prefix)
+
+    @property
+    def once_key(self) -> str:
+        """What a completion marker is named after: the key the message was added with, else its id."""
+        return self.key or self.id
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return headers_of(self._fields, self._ways.prefix)
+
+    @property
+    def traceparent(self) -> str | None:
+        found = find_field(self._fields, f"{self._ways.prefix}traceparent".encode())
+        return None if found is None else found.decode("ascii", "backslashreplace")
+
+    @property
+    def lost(self) -> Lost:
+        """Set within one renewal after another owner took this message over."""
+        if self._lost is None:
+            self._lost = Lost()
+        return self._lost
+
+    @property
+    def is_lost(self) -> bool:
+        return self._lost is not None and self._lost.is_set()
+
+    def __repr__(self) -> str:
+        return f"<Delivery {self.id} of {self.stream!r}/{self.group!r}, attempt {self._attempt}, {self.state.name.lower()}>"
+
+    # ── how it ends ──
+
+    async def ack(self, *, effects: Sequence[Effect] = (), result: bytes | str = b"") -> None:
+        """Done. ``effects`` are written together with the acknowledgement, or not at all."""
+        data = result.encode() if isinstance(result, str) else result
+        await self._ways.end(self, Outcome(Way.ACK, effects=tuple(effects), result=data))
+
+    async def retry(self, after: float | str | None = None, *, reason: str = "") -> None:
+        """Again later: after ``after`` (seconds or "30s"), else after the handler's backoff."""
+        await self._ways.end(self, Outcome(Way.RETRY, reason=reason, after_ms=_optional_ms(after)))
+
+    async def release(self, after: float | str | None = None) -> None:
+        """Hand it back untouched: this attempt does not count."""
+        await self._ways.end(self, Outcome(Way.RELEASE, after_ms=_optional_ms(after)))
+
+    async def bury(self, reason: str) -> None:
+        """Never again: to the dead letters, where it can be looked at and replayed."""
+        await self._ways.end(self, Outcome(Way.BURY, reason=reason))
+
+    # ── for the lane ──
+
+    def restore(self, fields: list[bytes]) -> None:
+        """A replayed copy: from here on it shows the fields of the original."""
+        self._fields = fields
+
+    def retake(self, attempt: int, now: float) -> None:
+        """The server handed me my own running entry again: the fence moves on to the new count (DESIGN 4b)."""
+        self._attempt = attempt
+        self.renewed_at = now
+
+    def lose(self) -> None:
+        """Another owner has it now. Told once; whoever waits for an answer hears that it was refused."""
+        self.lost.set()
+
+    def waiter(self) -> asyncio.Future[None]:
+        """A future for the server's answer to the outcome. Shared by everyone who asks."""
+        if self._waiter is None:
+            self._waiter = asyncio.get_running_loop().create_future()
+        return self._waiter
+
+    def forget_waiter(self) -> None:
+        """The handler may choose another outcome: the next one gets an answer of its own."""
+        self._waiter = None
+
+    def answered(self, error: HeadraceError | None = None) -> None:
+        """The server has answered (or the delivery was lost): the delivery has ended."""
+        self.state = State.ENDED
+        waiter = self._waiter
+        if waiter is not None and not waiter.done():
+            if error is None:
+                waiter.set_result(None)
+            else:
+                waiter.set_exception(error)
+
+    def refusal(self, holder: str = "") -> DeliveryLost:
+        return DeliveryLost(stream=self.stream, group=self.group, id=self.id, holder=holder)
+
+
+class SyncDelivery(Generic[T]):
+    """A delivery as a plain ``def`` handler sees it: the same, with calls that block its thread."""
+
+    def __init__(self, delivery: Delivery[T], loop: asyncio.AbstractEventLoop) -> None:
+        self._delivery = delivery
+        self._loop = loop
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._delivery, name)
+
+    def _wait(self, ending: Any) -> None:
+        asyncio.run_coroutine_threadsafe(ending, self._loop).result()
+
+    def ack(self, *, effects: Sequence[Effect] = (), result: bytes | str = b"") -> None:
+        self._wait(self._delivery.ack(effects=effects, result=result))
+
+    def retry(self, after: float | str | None = None, *, reason: str = "") -> None:
+        self._wait(self._delivery.retry(after, reason=reason))
+
+    def release(self, after: float | str | None = None) -> None:
+        self._wait(self._delivery.release(after))
+
+    def bury(self, reason: str) -> None:
+        self._wait(self._delivery.bury(reason))
+
+
+def _optional_ms(after: float | str | None) -> int | None:
+    from headrace.config import duration_ms
+
+    return None if after is None else duration_ms(after, name="after")

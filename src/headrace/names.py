@@ -1,0 +1,197 @@
+"""The only place where a key or an owner name is made or checked (SPEC 1, 52b).
+
+A stream name has no brace at all, or one non-empty {tag} with something outside it. Then every name Headrace
+derives from it lives in the stream's slot, and no two streams, kinds, groups or keys derive the same one:
+
+    stream            own keys                         dead letters
+    orders            {orders}:hr:<kind>:<rest>        {orders}:dlq
+    shop:{eu}:orders  shop:{eu}:orders:hr:<kind>:...   shop:{eu}:orders:dlq
+
+A stream name never holds ":hr:", so cutting an own key there gives the stream back. The kind is one of a few
+words without a colon. Where a group and a key follow, the group's length in bytes comes first, because both
+may hold colons. A dead-letter stream is a stream like any other: a handler may read `{orders}:dlq`, and
+what that handler buries goes to `{orders}:dlq:dlq`.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from headrace.errors import NameRefused
+from headrace.options import shown
+
+WAITING_SUFFIX = "~wait"  # the group in whose pending list a group's retries wait
+OWN_MARK = ":hr:"  # in every key of ours
+DEAD_LETTERS_SUFFIX = ":dlq"
+NAME_LIMIT_BYTES = 512  # stream and group names and idempotency keys, in UTF-8
+OWNER_LIMIT_BYTES = 256
+OWNER_PREFIX_LIMIT = 100  # characters kept of a pod or host name
+OWNER_VARIABLES = ("HEADRACE_OWNER", "POD_NAME", "HOSTNAME")
+
+
+# ── checks ───────────────────────────────────────────────────────────────────────────────────────────
+
+
+def check_stream(name: str) -> str:
+    """Return the name if it can be a stream of ours, else raise NameRefused.
+
+    >>> check_stream("orders"), check_stream("shop:{eu}:orders")
+    ('orders', 'shop:{eu}:orders')
+    """
+    _check_text(name, "stream name", NAME_LIMIT_BYTES)
+    if OWN_MARK in name:
+        raise NameRefused(f"stream name {shown(name)} holds {OWN_MARK!r}, which marks Headrace's own keys: rename it")
+    if "{" in name or "}" in name:
+        _check_tag(name)
+    return name
+
+
+def check_group(name: str) -> str:
+    """Return the name if it can be a consumer group of ours, else raise NameRefused."""
+    _check_text(name, "group name", NAME_LIMIT_BYTES)
+    if name.endswith(WAITING_SUFFIX):
+        raise NameRefused(f"group name {shown(name)} ends in {WAITING_SUFFIX!r}, which marks waiting groups: rename it")
+    return name
+
+
+def check_owner(name: str) -> str:
+    """Return the name if it can be an owner, else raise NameRefused.
+
+    Scripts answer "taken <owner> <count>", so an owner holds no white space, nor anything a terminal obeys.
+    """
+    _check_text(name, "owner name", OWNER_LIMIT_BYTES)
+    if any(char.isspace() or not char.isprintable() for char in name):
+        raise NameRefused(
+            f"owner name {shown(name)} holds white space or control characters: use letters, digits, - _ ."
+        )
+    return name
+
+
+def check_key(key: str) -> str:
+    """Return the idempotency key if it can be one, else raise NameRefused. NUL is fine here."""
+    return _check_text(key, "key", NAME_LIMIT_BYTES, nul=True)
+
+
+def _check_text(value: str, what: str, limit_bytes: int, *, nul: bool = False) -> str:
+    if not isinstance(value, str):
+        raise NameRefused(f"{what} must be a str, not {type(value).__name__}")
+    if not value:
+        raise NameRefused(f"{what} is empty: give at least one character")
+    try:
+        size = len(value.encode())
+    except UnicodeEncodeError:
+        raise NameRefused(f"{what} {shown(value)} holds a lone surrogate, which UTF-8 cannot write") from None
+    if size > limit_bytes:
+        raise NameRefused(f"{what} {shown(value)} has {size} bytes: at most {limit_bytes} are allowed")
+    if not nul and "\x00" in value:
+        raise NameRefused(f"{what} {shown(value)} holds a NUL byte: remove it")
+    return value
+
+
+def _check_tag(name: str) -> None:
+    opening, closing = name.find("{"), name.find("}")
+    if name.count("{") != 1 or name.count("}") != 1 or closing < opening:
+        raise NameRefused(f"stream name {shown(name)}: braces must form one {{tag}}, as in 'shop:{{eu}}:orders'")
+    if closing == opening + 1:
+        raise NameRefused(f"stream name {shown(name)} has an empty {{tag}}: put something between the braces")
+    if opening == 0 and closing == len(name) - 1:
+        raise NameRefused(
+            f"stream name {shown(name)} is nothing but its {{tag}}: "
+            f"its keys would be those of {name[1:-1][:60]!r}; add something outside the braces"
+        )
+
+
+# ── owners ───────────────────────────────────────────────────────────────────────────────────────────
+
+
+def owner_name(prefix: str | None = None, *, env: Mapping[str, str] = os.environ) -> str:
+    """Make an owner name no other process start has: `<pod or host>-<pid>-<random>`.
+
+    The prefix is the first that is set of: the argument, HEADRACE_OWNER, POD_NAME, HOSTNAME, the host name.
+    Characters an owner name cannot hold become "_", because a host's name is nobody's mistake here.
+    """
+    chosen = prefix or next((env[name] for name in OWNER_VARIABLES if env.get(name)), "") or socket.gethostname()
+    clean = "".join(char if (char.isalnum() and char.isascii()) or char in "-_." else "_" for char in chosen)
+    return check_owner(f"{clean[:OWNER_PREFIX_LIMIT] or 'host'}-{os.getpid()}-{secrets.token_hex(4)}")
+
+
+# ── keys ─────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def waiting_group(group: str) -> str:
+    """Name the group in whose pending list the deliveries of `group` wait."""
+    return group + WAITING_SUFFIX
+
+
+@dataclass(frozen=True, slots=True)
+class Keys:
+    """All names derived from one stream, all in its slot. Built by keys_of(), which checks the stream.
+
+    >>> keys = keys_of("orders")
+    >>> keys.due("billing"), keys.dead_letters
+    ('{orders}:hr:due:billing', '{orders}:dlq')
+    """
+
+    stream: str
+    prefix: str  # what every derived name starts with: `{orders}` or `shop:{eu}:orders`
+
+    @property
+    def dead_letters(self) -> str:
+        """The stream that takes the buried messages of every group."""
+        return self.prefix + DEAD_LETTERS_SUFFIX
+
+    def due(self, group: str) -> str:
+        """Sorted set: id -> when it is due, in server milliseconds."""
+        return f"{self.prefix}{OWN_MARK}due:{group}"
+
+    def owners(self, group: str) -> str:
+        """Hash: owner -> who holds that name, with which lease, seen when."""
+        return f"{self.prefix}{OWN_MARK}owners:{group}"
+
+    def floor(self, group: str) -> str:
+        """String: the smallest id not finished, from which a vanished group resumes (SPEC 3)."""
+        return f"{self.prefix}{OWN_MARK}floor:{group}"
+
+    def once(self, group: str, key: str) -> str:
+        """String: completion marker of one key in one group (SPEC 34)."""
+        return f"{self.prefix}{OWN_MARK}once:{len(group.encode())}:{group}:{key}"
+
+    def added(self, key: str) -> str:
+        """String: id under which one idempotency key was added (SPEC 35)."""
+        return f"{self.prefix}{OWN_MARK}added:{key}"
+
+
+def keys_of(stream: str) -> Keys:
+    """Check a stream name and give the names derived from it."""
+    check_stream(stream)
+    return Keys(stream, stream if "{" in stream else "{" + stream + "}")
+
+
+# ── slots ────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def tag_of(key: str) -> str:
+    """Return the part of a key that decides its cluster slot.
+
+    Redis' rule: what stands between the first "{" and the first "}" after it, if that is not empty; else all.
+
+    >>> tag_of("shop:{eu}:orders"), tag_of("orders"), tag_of("{}x")
+    ('eu', 'orders', '{}x')
+    """
+    opening = key.find("{")
+    if opening < 0:
+        return key
+    closing = key.find("}", opening + 1)
+    return key[opening + 1 : closing] if closing > opening + 1 else key
+
+
+def same_slot(key: str, stream: str) -> bool:
+    """Whether a key is in the slot of a stream by its tag, whatever the cluster's map says.
+
+    Two tags can hash to one slot by chance; that is not counted, because renaming either would break it.
+    """
+    return tag_of(key) == tag_of(stream)

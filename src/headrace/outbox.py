@@ -1,0 +1,343 @@
+"""Outcomes on their way to the server. One loop: gather, send, settle, send again what got no answer.
+
+Acknowledgements are gathered: while the reader is busy it takes them along in front of its next read (one write, one
+round trip, and the server frees the slots before it fills them); while it is blocked waiting for messages this loop
+sends them over its own link. All other outcomes always go this way, many in one write.
+
+An outcome that got no answer is sent again until it has one. That is safe: the first one that arrived ended the
+delivery, and the repeated one is answered "gone" (SPEC 23). The delivery stays in the slots meanwhile, so the lifeline
+keeps renewing it. What this does not give: an outcome whose answer was lost, and whose message another owner took
+before it could be repeated, is refused although the handler has run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from headrace.errors import EffectRefused, HeadraceError, Verdict, classify
+from headrace.marks import Marks
+from headrace.member import Member
+from headrace.message import Delivery, Outcome, State, Way
+from headrace.policy import reconnect_delay_ms, release_delay_ms
+from headrace.recorder import Recorder
+from headrace.redis import scripts
+from headrace.redis.calls import Call, Word
+from headrace.redis.link import Link
+from headrace.slots import Slots
+
+log = logging.getLogger("headrace")
+
+PIPE_LIMIT = 200  # outcomes other than plain acks in one write
+ACK_LIMIT = 1000  # pairs in one ack script: keeps the script under a few milliseconds
+
+
+class Outbox:
+    def __init__(
+        self,
+        member: Member,
+        link: Link,
+        slots: Slots,
+        recorder: Recorder,
+        *,
+        marks: Marks,
+        freed: Callable[[], None],
+        delete: scripts.Delete = "no",
+    ) -> None:
+        self._member = member
+        self._link = link
+        self._slots = slots
+        self._recorder = recorder
+        self._marks = marks
+        self._freed = freed
+        self._delete = delete
+        self._acks: list[Delivery[Any]] = []
+        self._others: list[tuple[Delivery[Any], Outcome]] = []
+        self._work = asyncio.Event()
+        self._carried = False
+
+    # ── what handlers and runners call ──
+
+    def ack(self, delivery: Delivery[Any]) -> None:
+        """The hot path: a handler returned."""
+        delivery.state = State.ENDING
+        self._acks.append(delivery)
+        if self._carried:
+            self._freed()
+        else:
+            self._work.set()
+
+    def put(self, delivery: Delivery[Any], outcome: Outcome) -> None:
+        """Choose the outcome of a delivery. From here on it cannot be replaced by another."""
+        assert delivery.state < State.ENDING, delivery
+        plain = outcome.way is Way.ACK and not outcome.effects and not outcome.result
+        if plain:
+            self.ack(delivery)
+            return
+        delivery.state = State.ENDING
+        self._others.append((delivery, outcome))
+        self._work.set()
+
+    @property
+    def is_empty(self) -> bool:
+        return not self._acks and not self._others
+
+    # ── what the reader calls ──
+
+    @property
+    def has_acks(self) -> bool:
+        return bool(self._acks)
+
+    def carried(self, by_reader: bool) -> None:
+        """Say who takes the acks: the reader with its next read, or this loop."""
+        self._carried = by_reader
+        if not by_reader and self._acks:
+            self._work.set()
+
+    def take_acks(self) -> tuple[list[Delivery[Any]], Call[list[Word]] | None]:
+        """What is to be acknowledged now, and the call that does it."""
+        batch = self._acks[:ACK_LIMIT]
+        if not batch:
+            return batch, None
+        self._acks = self._acks[ACK_LIMIT:]
+        return batch, self._ack_call(batch)
+
+    def put_back(self, batch: Sequence[Delivery[Any]]) -> None:
+        """No answer: the acks may or may not have happened. They go again, in front."""
+        for delivery in batch:
+            delivery.resent = True
+        self._acks = [*batch, *self._acks]
+        if not self._carried:
+            self._work.set()
+
+    def settle_acks(self, batch: Sequence[Delivery[Any]], words: Sequence[Word]) -> None:
+        """The server's answers to a batch of acks."""
+        done = 0
+        for delivery, word in zip(batch, words, strict=True):
+            if word.kind == "ok":
+                done += 1
+                self._end(delivery)
+            else:
+                self._settle(delivery, Outcome(Way.ACK), word)
+        if done:
+            self._recorder.count("handled_total", done, outcome="ack", **self._member.labels)
+        self._freed()
+
+    # ── the loop ──
+
+    async def run(self) -> None:
+        """Send until cancelled. Raises only what nobody can help (a missing right, a wrong type)."""
+        tries = 0
+        while True:
+            await self._work.wait()
+            self._work.clear()
+            await asyncio.sleep(0)  # whatever else finishes in this turn of the loop goes along
+            try:
+                await self.flush()
+                tries = 0
+            except HeadraceError as error:
+                if classify(error) is Verdict.FATAL:
+                    raise
+                if tries == 0:
+                    log.warning("outcome.delayed stream=%s: %s", self._member.stream, error)
+                await asyncio.sleep(reconnect_delay_ms(tries, random.random()) / 1000)
+                tries += 1
+                self._work.set()
+
+    async def flush(self) -> None:
+        """Send everything there is, once. What gets no answer is put back and the error raised."""
+        while self._others:
+            await self._send_others()
+        while self._acks and not self._carried:
+            batch, call = self.take_acks()
+            assert call is not None
+            try:
+                words = await self._link.call(call)
+            except BaseException:
+                self.put_back(batch)
+                raise
+            self.settle_acks(batch, words)
+
+    async def _send_others(self) -> None:
+        batch, self._others = self._others[:PIPE_LIMIT], self._others[PIPE_LIMIT:]
+        calls = [self._call_for(delivery, outcome) for delivery, outcome in batch]
+        try:
+            answers = await self._link.pipe(calls)
+        except BaseException:
+            self._again(batch)
+            raise
+        failed: HeadraceError | None = None
+        for (delivery, outcome), answer in zip(batch, answers, strict=True):
+            if isinstance(answer, EffectRefused):
+                self._effect_refused(delivery, answer)
+            elif isinstance(answer, HeadraceError):
+                failed = answer
+                self._again([(delivery, outcome)])
+            else:
+                self._settle(delivery, outcome, answer)
+        self._freed()
+        if failed is not None:
+            raise failed
+
+    def _again(self, batch: Sequence[tuple[Delivery[Any], Outcome]]) -> None:
+        for delivery, _ in batch:
+            delivery.resent = True
+        self._others = [*batch, *self._others]
+
+    # ── outcome to call ──
+
+    def _ack_call(self, batch: Sequence[Delivery[Any]]) -> Call[list[Word]]:
+        member = self._member
+        if member.settings.once_ms is None:
+            pairs = [(delivery.raw_id, delivery.attempt) for delivery in batch]
+            return scripts.ack(member.keys, member.group, member.owner, pairs, delete=self._delete)
+        triples = [(delivery.raw_id, delivery.attempt, delivery.once_key, b"") for delivery in batch]
+        return scripts.done(member.keys, member.group, member.owner, triples, member.settings.once_ms)
+
+    def _call_for(self, delivery: Delivery[Any], outcome: Outcome) -> Call[Any]:
+        if outcome.way is Way.ACK:
+            return self._effects(delivery, outcome)
+        if outcome.way is Way.RELEASE:
+            return self._release(delivery, outcome)
+        settings = self._member.settings
+        if outcome.way is Way.RETRY and delivery.attempt < settings.max_attempts:
+            wait = outcome.after_ms
+            if wait is None:
+                wait = settings.backoff.delay_ms(delivery.attempt, random.random())
+            return self._park(delivery, wait, "waiting", delivery.attempt)
+        if not settings.dead_letters:
+            return self._park(delivery, -1, "parked", delivery.attempt)
+        return self._bury(delivery, outcome)
+
+    def _park(
+        self, delivery: Delivery[Any], wait_ms: int, mark: str, keep: int, *, alone: bool = False
+    ) -> Call[list[Word]]:
+        member = self._member
+        triple = (delivery.raw_id, delivery.attempt, keep)
+        return scripts.park(member.keys, member.group, member.owner, wait_ms, mark, [triple], alone=alone)
+
+    def _release(self, delivery: Delivery[Any], outcome: Outcome) -> Call[list[Word]]:
+        """Back untouched: the count goes down again. A handler's own releases wait longer each time."""
+        keep = delivery.attempt - 1
+        if delivery.alone:
+            return self._park(delivery, outcome.after_ms or 0, "crashed", keep, alone=True)
+        if outcome.after_ms is not None:
+            return self._park(delivery, outcome.after_ms, "waiting", keep)
+        level = delivery.level + 1
+        return self._park(delivery, release_delay_ms(level), f"released-{level}", keep)
+
+    def _bury(self, delivery: Delivery[Any], outcome: Outcome) -> Call[Word]:
+        member = self._member
+        now_ms = int(time.time() * 1000)
+        settings = member.settings
+        extra = {
+            "original_id": delivery.id,
+            "stream": member.stream,
+            "group": member.group,
+            "owner": member.owner,
+            "attempts": str(delivery.attempt),
+            "first_ms": delivery.id.partition("-")[0],
+            "last_ms": str(now_ms),
+            "error": outcome.error,
+            "reason": outcome.reason.encode("utf-8", "replace")[: settings.error_bytes].decode("utf-8", "ignore"),
+        }
+        return scripts.bury(
+            member.keys,
+            member.group,
+            member.owner,
+            delivery.raw_id,
+            delivery.attempt,
+            extra={settings.prefix + name: value for name, value in extra.items()},
+            maxlen=settings.dead_letters_maxlen,
+            prefix=settings.prefix,
+        )
+
+    def _effects(self, delivery: Delivery[Any], outcome: Outcome) -> Call[Any]:
+        member = self._member
+        if not outcome.effects and member.settings.once_ms is not None:
+            triple = (delivery.raw_id, delivery.attempt, delivery.once_key, outcome.result)
+            return scripts.done(member.keys, member.group, member.owner, [triple], member.settings.once_ms)
+        return scripts.effects(
+            member.keys, member.group, member.owner, delivery.raw_id, delivery.attempt, outcome.effects
+        )
+
+    # ── answer to state ──
+
+    def _settle(self, delivery: Delivery[Any], outcome: Outcome, answer: Word | Sequence[Word]) -> None:
+        word = answer if isinstance(answer, Word) else answer[0]
+        if word.kind == "taken" and word.holder == self._member.owner:
+            # I claimed my own running entry: the fence has a new count, the outcome stays what it is (DESIGN 4b).
+            delivery.retake(word.count, time.monotonic())
+            self._again([(delivery, outcome)])
+            self._work.set()
+        elif word.kind == "taken" or (word.kind == "gone" and not delivery.resent):
+            self._refused(delivery, outcome, word)
+        else:
+            self._count(delivery, outcome, word)
+            self._end(delivery)
+
+    def _refused(self, delivery: Delivery[Any], outcome: Outcome, word: Word) -> None:
+        labels = self._member.labels
+        self._recorder.count("refused_total", 1, outcome=outcome.way.value, **labels)
+        log.warning(
+            "outcome.refused stream=%s group=%s id=%s attempt=%d outcome=%s holder=%s",
+            *(
+                labels["stream"],
+                labels["group"],
+                delivery.id,
+                delivery.attempt,
+                outcome.way.value,
+                word.holder or "-",
+            ),
+        )
+        delivery.lose()
+        self._end(delivery, delivery.refusal(word.holder))
+
+    def _count(self, delivery: Delivery[Any], outcome: Outcome, word: Word) -> None:
+        """Count and log one outcome that is not a plain ack."""
+        labels = self._member.labels
+        if word.kind == "trimmed":
+            self._recorder.count("trimmed_total", 1, **labels)
+            log.error(
+                "message.trimmed stream=%s group=%s id=%s",
+                self._member.stream,
+                self._member.group,
+                delivery.id,
+            )
+            return
+        if word.kind == "duplicate":
+            self._recorder.count("duplicate_total", 1, **labels)
+            return
+        way = outcome.way
+        if way is Way.RETRY and delivery.attempt >= self._member.settings.max_attempts:
+            way = Way.BURY
+        self._recorder.count("handled_total", 1, outcome=way.value, **labels)
+        if way is Way.BURY:
+            log.warning(
+                "message.buried stream=%s group=%s id=%s attempts=%d reason=%s",
+                *(
+                    self._member.stream,
+                    self._member.group,
+                    delivery.id,
+                    delivery.attempt,
+                    outcome.reason[:200],
+                ),
+            )
+
+    def _effect_refused(self, delivery: Delivery[Any], error: EffectRefused) -> None:
+        """Nothing was written: the handler hears it and may choose again, so the delivery is started once more."""
+        delivery.state = State.STARTED
+        waiter = delivery.waiter()
+        if not waiter.done():
+            waiter.set_exception(error)
+        delivery.forget_waiter()
+
+    def _end(self, delivery: Delivery[Any], error: HeadraceError | None = None) -> None:
+        self._slots.drop(delivery)
+        if delivery.mark_slot >= 0:
+            self._marks.ended(delivery)
+        delivery.answered(error)

@@ -1,0 +1,161 @@
+"""Adding messages. Concurrent adds share a write: whoever comes while one is on its way goes with the next.
+
+An add with a key is safe to repeat, so an answer that was lost is asked for again until there is one (SPEC 35). An add
+without a key is sent once; when its answer is lost the error says that it is unknown, not that it failed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from headrace.errors import AddUnknown, DurabilityUnmet, HeadraceError, Unavailable, Verdict, classify
+from headrace.names import Keys
+from headrace.policy import reconnect_delay_ms
+from headrace.recorder import Recorder
+from headrace.redis import commands, replies, scripts
+from headrace.redis.calls import Call
+from headrace.redis.connect import Server
+from headrace.redis.link import Link
+
+Durability = Literal["received", "disk", "replicated"]
+DURABILITIES: tuple[Durability, ...] = ("received", "disk", "replicated")
+PIPE_LIMIT = 500  # adds in one write
+PATIENCE_S = 30.0  # how long an add with a key is repeated
+CONFIRM_MS = 2_000  # how long a durable add waits for disk or replica
+
+
+@dataclass(frozen=True, slots=True)
+class Added:
+    """Where a message is, and whether this call put it there (False: an earlier add of the key did)."""
+
+    id: str
+    first: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Addition:
+    """One message on its way: its fields, and the key that makes it safe to repeat."""
+
+    keys: Keys
+    fields: Sequence[bytes | str]
+    key: str | None = None
+    window_ms: int = 86_400_000
+
+    def call(self) -> Call[replies.Added]:
+        return scripts.add(self.keys, self.fields, key=self.key, window_ms=self.window_ms)
+
+
+class Producer:
+    """Adds for one event loop, over one link for plain adds and one for those that wait for durability."""
+
+    def __init__(self, server: Server, recorder: Recorder) -> None:
+        self._link = server.link("headrace:producer")
+        self._durable = server.link("headrace:producer:durable")
+        self._recorder = recorder
+        self._queue: list[tuple[Addition, asyncio.Future[Added]]] = []
+        self._sender: asyncio.Task[None] | None = None
+
+    async def add(self, addition: Addition, durability: Durability = "received") -> Added:
+        """Add one message. Raises Unavailable (unknown) without a key, DurabilityUnmet when not confirmed."""
+        if addition.key is None:
+            return await self._once(addition, durability)
+        deadline, tries = time.monotonic() + PATIENCE_S, 0
+        while True:
+            try:
+                return await self._once(addition, durability)
+            except HeadraceError as error:
+                if classify(error) is not Verdict.RETRY or time.monotonic() > deadline:
+                    raise
+                if isinstance(error, DurabilityUnmet):
+                    raise
+            await asyncio.sleep(reconnect_delay_ms(tries, random.random()) / 1000)
+            tries += 1
+
+    async def add_many(self, additions: Sequence[Addition]) -> list[Added]:
+        """Add many in pipelines; the results come in the order given. Raises AddUnknown with what is known."""
+        results: list[Added | None] = []
+        for at in range(0, len(additions), PIPE_LIMIT):
+            chunk = additions[at : at + PIPE_LIMIT]
+            try:
+                answers = await self._link.pipe([addition.call() for addition in chunk])
+            except Unavailable as error:
+                results += [None] * (len(additions) - len(results))
+                raise AddUnknown(results=results) from error
+            for addition, answer in zip(chunk, answers, strict=True):
+                if isinstance(answer, HeadraceError):
+                    results.append(None)
+                else:
+                    results.append(self._counted(addition, answer))
+            failed = next((answer for answer in answers if isinstance(answer, HeadraceError)), None)
+            if failed is not None:
+                results += [None] * (len(additions) - len(results))
+                raise AddUnknown(f"{failed}; see .results for what was added", results=results) from failed
+        return [result for result in results if result is not None]
+
+    async def close(self) -> None:
+        if self._sender is not None:
+            self._sender.cancel()
+            await asyncio.gather(self._sender, return_exceptions=True)
+            self._sender = None
+        await self._link.close()
+        await self._durable.close()
+
+    # ── one try ──
+
+    async def _once(self, addition: Addition, durability: Durability) -> Added:
+        if durability != "received":
+            return await self._confirmed(addition, durability)
+        answer: asyncio.Future[Added] = asyncio.get_running_loop().create_future()
+        self._queue.append((addition, answer))
+        if self._sender is None or self._sender.done():
+            self._sender = asyncio.get_running_loop().create_task(self._send(), name="headrace producer")
+        return await answer
+
+    async def _send(self) -> None:
+        """Send what is queued, and what is queued meanwhile, until nothing is left."""
+        while self._queue:
+            batch, self._queue = self._queue[:PIPE_LIMIT], self._queue[PIPE_LIMIT:]
+            try:
+                answers = await self._link.pipe([addition.call() for addition, _ in batch])
+            except HeadraceError as error:
+                answers = [error] * len(batch)
+            except BaseException:
+                for _, future in batch:
+                    future.cancel()
+                raise
+            for (addition, future), answer in zip(batch, answers, strict=True):
+                if future.done():
+                    continue
+                if isinstance(answer, HeadraceError):
+                    self._recorder.count("add_unknown_total", 1, stream=addition.keys.stream)
+                    future.set_exception(answer)
+                else:
+                    future.set_result(self._counted(addition, answer))
+
+    async def _confirmed(self, addition: Addition, durability: Durability) -> Added:
+        """Add and wait, in one write on one connection: WAIT speaks of what that connection wrote."""
+        confirm = commands.on_disk(CONFIRM_MS) if durability == "disk" else commands.replicated(CONFIRM_MS)
+        answers = await self._durable.pipe([addition.call(), confirm], wait_ms=CONFIRM_MS)
+        if isinstance(answers[0], HeadraceError):
+            raise answers[0]
+        added = self._counted(addition, answers[0])
+        if answers[1] is True or (durability == "disk" and await self._always_on_disk(self._durable)):
+            return added
+        raise DurabilityUnmet(id=added.id, wanted="on disk" if durability == "disk" else "on a replica")
+
+    async def _always_on_disk(self, link: Link) -> bool:
+        """Servers before 7.2 cannot be asked, but with appendfsync always every answer means: on disk."""
+        try:
+            return await link.call(commands.appendfsync()) == "always"
+        except HeadraceError:
+            return False
+
+    def _counted(self, addition: Addition, answer: replies.Added) -> Added:
+        name = "added_total" if answer.first else "add_duplicate_total"
+        self._recorder.count(name, 1, stream=addition.keys.stream)
+        return Added(answer.id, answer.first)

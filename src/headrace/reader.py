@@ -1,0 +1,284 @@
+"""The reader of one lane: free slots in, deliveries out. One loop, and the only place where anything is taken.
+
+A turn of the loop, with n free slots:
+
+    1. after a read whose answer did not arrive whole: ask what I hold and do not know (SPEC 5)
+    2. what waits and is due, then what other owners left (rescue), each at its own time
+    3. the gathered acks and the read for what is still free, in one write: the server frees before it fills
+
+Because everything is taken here, one after the other, no worker ever holds more than its slots (SPEC 4). While the
+stream gives as much as was asked, reads do not block and carry the acks; once it is drained, a read blocks until
+something arrives or the next look at what waits is due, and the outbox sends the acks itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import random
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from enum import Enum
+from typing import Any, Protocol
+
+from headrace.errors import HeadraceError, MissingRight, NoGroup, Verdict, classify
+from headrace.gate import Gate
+from headrace.member import Member
+from headrace.message import Delivery
+from headrace.policy import reconnect_delay_ms
+from headrace.recorder import Recorder
+from headrace.redis import commands, scripts
+from headrace.redis.calls import Call, Rescued, Waited, Word
+from headrace.redis.link import Link
+from headrace.slots import Slots
+
+log = logging.getLogger("headrace")
+
+LOOK_AGAIN_S = 5.0  # a blocked read may have delivered to a connection that died without a word: ask again then
+
+
+class Origin(Enum):
+    """Where an entry came from: what the lane needs to know to treat it right."""
+
+    NEW = "read_total"
+    RESCUED = "rescued_total"
+    DUE = "due_total"
+    ALONE = "alone_total"
+    FOUND = "found_total"
+
+
+class Acks(Protocol):
+    """The outbox, as far as the reader carries its acks."""
+
+    @property
+    def has_acks(self) -> bool: ...
+    def carried(self, by_reader: bool) -> None: ...
+    def take_acks(self) -> tuple[list[Delivery[Any]], Call[list[Word]] | None]: ...
+    def put_back(self, batch: Sequence[Delivery[Any]]) -> None: ...
+    def settle_acks(self, batch: Sequence[Delivery[Any]], words: Sequence[Word]) -> None: ...
+
+
+class Due(Protocol):
+    """What waits (waiting.Waiting)."""
+
+    @property
+    def next_at(self) -> float: ...
+    @property
+    def alone_due(self) -> bool: ...
+    async def take(self, link: Link, limit: int) -> list[Waited]: ...
+    async def take_alone(self, link: Link) -> list[Waited]: ...
+    async def ask_turn(self, link: Link) -> bool: ...
+
+
+class Rescue(Protocol):
+    """What dead owners left (rescuer.Rescuer)."""
+
+    lease_ms: int
+
+    @property
+    def next_at(self) -> float: ...
+    @property
+    def allowed(self) -> bool: ...
+    def seen(self, link: Link, late_s: float) -> None: ...
+    async def take(self, link: Link, limit: int) -> list[Rescued]: ...
+
+
+Accept = Callable[[Sequence[Any], Origin], None]
+
+
+class Reader:
+    def __init__(
+        self,
+        member: Member,
+        link: Link,
+        slots: Slots,
+        gate: Gate,
+        recorder: Recorder,
+        *,
+        acks: Acks,
+        due: Due,
+        rescue: Rescue,
+        accept: Accept,
+        regroup: Callable[[], Awaitable[None]],
+        native: bool,
+    ) -> None:
+        self._member = member
+        self._link = link
+        self._slots = slots
+        self._gate = gate
+        self._recorder = recorder
+        self._acks = acks
+        self._due = due
+        self._rescue = rescue
+        self._accept = accept
+        self._regroup = regroup
+        self._native = native
+        self._changed = asyncio.Event()
+        self._drained = False
+        self._reconcile_at = math.inf  # an answer did not arrive whole: I may hold what I never saw
+        self._old_client = 0
+        self.blocked = False
+        self.stopping = False
+        self.turns_at = time.monotonic()
+
+    def freed(self) -> None:
+        """Slots or acks changed: a reader that waits for a free slot looks again."""
+        self._changed.set()
+
+    def stop(self) -> None:
+        """Take nothing more. A read under way ends by itself or by CLIENT UNBLOCK, and its answer is still taken."""
+        self.stopping = True
+        self._changed.set()
+
+    async def run(self) -> None:
+        """Read until stopped. Raises only what nobody can help."""
+        tries = 0
+        while not self.stopping:
+            try:
+                await self._turn()
+                tries = 0
+            except NoGroup:
+                await self._regroup()
+            except HeadraceError as error:
+                self._acks.carried(by_reader=False)
+                if classify(error) is Verdict.FATAL:
+                    raise
+                if tries in (0, 5) or tries % 20 == 0:
+                    log.warning("reader.waits stream=%s tries=%d: %s", self._member.stream, tries + 1, error)
+                await self._pause(reconnect_delay_ms(tries, random.random()) / 1000)
+                tries += 1
+        self._acks.carried(by_reader=False)
+
+    async def _pause(self, seconds: float) -> None:
+        """Sleep, but not through a stop."""
+        deadline = time.monotonic() + seconds
+        while not self.stopping and (left := deadline - time.monotonic()) > 0:
+            self._changed.clear()
+            try:
+                await asyncio.wait_for(self._changed.wait(), left)
+            except TimeoutError:
+                return
+
+    # ── one turn ──
+
+    async def _turn(self) -> None:
+        self.turns_at = time.monotonic()
+        if self._due.alone_due and await self._due.ask_turn(self._link):
+            await self._take_alone()
+        async with self._gate.taking():
+            if not self.stopping:
+                await self._take()
+        if self._slots.free <= 0 and not self.stopping:
+            await self._wait_for_slot()
+
+    async def _take(self) -> None:
+        now = time.monotonic()
+        if self._reconcile_at <= now and self._slots.free > 0:
+            await self._reconcile()
+        if self._due.next_at <= now and self._slots.free > 0:
+            self._accept(await self._due.take(self._link, self._slots.free), Origin.DUE)
+        if self._rescue.next_at <= now and self._rescue.allowed and self._slots.free > 0:
+            self._accept(await self._rescue.take(self._link, self._slots.free), Origin.RESCUED)
+        await self._read()
+
+    async def _read(self) -> None:
+        """The gathered acks and the read, in one write."""
+        batch, ack = self._acks.take_acks()
+        count = self._slots.free + len(batch)
+        if count <= 0:
+            return
+        block_ms = self._block_ms() if self._drained and not self._slots.queue else 0
+        claim = self._rescue.lease_ms if self._native and self._rescue.allowed else None
+        read = commands.read(self._member.keys, self._member.group, self._member.owner, count, block_ms, claim)
+        begun = time.monotonic()
+        self.blocked = block_ms > 0
+        self._acks.carried(by_reader=not self.blocked)
+        try:
+            answers = await self._link.pipe([read] if ack is None else [ack, read], wait_ms=block_ms)
+        except BaseException:
+            self._acks.put_back(batch)
+            self._mistrust()
+            raise
+        finally:
+            self.blocked = False
+        self._rescue.seen(self._link, time.monotonic() - begun - block_ms / 1000)
+        self._acks.carried(by_reader=True)
+        self._answered(batch, answers, count)
+
+    def _answered(self, batch: list[Delivery[Any]], answers: list[Any], count: int) -> None:
+        entries = answers[-1]
+        if batch:
+            words = answers[0]
+            if isinstance(words, HeadraceError):
+                self._acks.put_back(batch)
+            else:
+                self._acks.settle_acks(batch, words)
+        if isinstance(entries, HeadraceError):
+            raise entries
+        if batch and isinstance(answers[0], HeadraceError):
+            self._accept(entries, Origin.NEW)
+            raise answers[0]
+        self._drained = len(entries) < count
+        self._accept(entries, Origin.NEW)
+
+    def _block_ms(self) -> int:
+        """Until the next look at what waits, at most a quarter of a lease (SPEC 5, 20)."""
+        now = time.monotonic()
+        until = self._due.next_at
+        if self._rescue.next_at > now:
+            until = min(until, self._rescue.next_at)
+        limit = min(self._member.settings.block_ms, self._rescue.lease_ms // 4)
+        return max(1, min(limit, int((until - now) * 1000)))
+
+    async def _wait_for_slot(self) -> None:
+        self._changed.clear()
+        if self._slots.free <= 0 and not self._acks.has_acks and not self.stopping:
+            await self._changed.wait()
+
+    # ── a message that must run alone ──
+
+    async def _take_alone(self) -> None:
+        """Empty the hands of this process, take one message, see it through (DESIGN 11b)."""
+        self._acks.carried(by_reader=False)
+        async with self._gate.alone():
+            if self.stopping:
+                return
+            self._accept(await self._due.take_alone(self._link), Origin.ALONE)
+            while not self._slots.is_empty:
+                await self._wait_for_change()
+
+    async def _wait_for_change(self) -> None:
+        self._changed.clear()
+        if not self._slots.is_empty:
+            await self._changed.wait()
+
+    # ── after an answer that did not arrive whole ──
+
+    def _mistrust(self) -> None:
+        self._reconcile_at = 0.0
+        self._old_client = self._link.client_id
+        self._drained = False
+
+    async def _reconcile(self) -> None:
+        """Ask for what the server says I hold and I do not know: body and count unchanged, no attempt burnt."""
+        member = self._member
+        # The old connection may still be blocked on the server and be given something after we asked.
+        sure = not self._old_client or await self._killed(self._old_client)
+        self._old_client = 0
+        known = list(self._slots.held)
+        found = await self._link.call(scripts.mine(member.keys, member.group, member.owner, self._slots.free, known))
+        self._reconcile_at = math.inf if sure else time.monotonic() + LOOK_AGAIN_S
+        if found.trimmed:
+            self._recorder.count("trimmed_total", len(found.trimmed), **member.labels)
+            log.error("message.trimmed stream=%s group=%s ids=%s", *member.labels.values(), found.trimmed)
+        self._accept(found.taken, Origin.FOUND)
+
+    async def _killed(self, client_id: int) -> bool:
+        if client_id == self._link.client_id:
+            return True
+        try:
+            await self._link.call(commands.kill(client_id))
+        except MissingRight:
+            return False
+        return True

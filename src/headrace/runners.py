@@ -1,0 +1,136 @@
+"""Runners: a pool of long-lived tasks that lead deliveries, one at a time each, through the executor.
+
+A task a message costs more than the message (FACTS, "Client"). A runner takes the next delivery without giving up the
+loop, so handlers that never wait cost no switch at all; each runner that finds more work wakes two others, so handlers
+that do wait are all started within a few turns of the loop.
+
+A handler that leaves a context variable changed would show it to the next message of the same runner: such a runner is
+replaced by a fresh one in the clean context.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+from collections import deque
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from headrace.message import Delivery
+
+TURN = 128  # deliveries one runner takes before it lets the loop turn
+
+
+class Runners:
+    def __init__(
+        self,
+        limit: int,
+        queue: deque[Delivery[Any]],
+        run: Callable[[list[Delivery[Any]]], Awaitable[None]] | Callable[[Delivery[Any]], Awaitable[None]],
+        *,
+        batch: int | None = None,
+        batch_wait_ms: int = 0,
+    ) -> None:
+        self._limit = limit
+        self._queue = queue
+        self._run: Callable[[Any], Awaitable[None]] = run
+        self._batch = batch
+        self._batch_wait_s = batch_wait_ms / 1000
+        self._idle: list[asyncio.Future[None]] = []
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._context = contextvars.copy_context()
+        self._failed: BaseException | None = None
+        self.closed = False
+
+    @property
+    def tasks(self) -> set[asyncio.Task[None]]:
+        return self._tasks
+
+    def wake(self, runners: int = 2) -> None:
+        """There is work: wake idle runners, or start new ones up to the limit."""
+        if self.closed:
+            return
+        while runners and self._queue:
+            if self._idle:
+                waiting = self._idle.pop()
+                if not waiting.done():
+                    waiting.set_result(None)
+            elif len(self._tasks) < self._limit:
+                self._start()
+            else:
+                return
+            runners -= 1
+
+    def close(self) -> None:
+        """Start nothing any more. What runs goes on."""
+        self.closed = True
+        for waiting in self._idle:
+            if not waiting.done():
+                waiting.set_result(None)
+        self._idle.clear()
+
+    def cancel(self) -> None:
+        """End what runs, now: its handlers see CancelledError and their deliveries are released."""
+        for task in self._tasks:
+            task.cancel()
+
+    async def ended(self) -> None:
+        """Wait until every runner has come to its end."""
+        while self._tasks:
+            await asyncio.wait(self._tasks)
+
+    def _start(self) -> None:
+        context = self._context.copy()
+        loop = asyncio.get_running_loop()
+        work = self._gather if self._batch else self._serve
+        task = loop.create_task(work(), context=context)
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            asyncio.get_running_loop().call_exception_handler(
+                {"message": "a runner of Headrace died: this is a bug", "exception": error, "task": task}
+            )
+        self.wake(1)
+
+    async def _serve(self) -> None:
+        """One delivery after the other until the context is dirty or the pool closed."""
+        queue, run, clean = self._queue, self._run, contextvars.copy_context()
+        turns = 0
+        while not self.closed:
+            if not queue:
+                await self._wait()
+                continue
+            delivery = queue.popleft()
+            if queue:
+                self.wake()
+            await run(delivery)
+            if contextvars.copy_context() != clean:
+                return
+            turns += 1
+            if turns % TURN == 0:
+                await asyncio.sleep(0)
+
+    async def _gather(self) -> None:
+        """The same for batch handlers: as many deliveries as there are, waiting a moment for the batch to fill."""
+        queue, clean, size = self._queue, contextvars.copy_context(), self._batch or 1
+        while not self.closed:
+            if not queue:
+                await self._wait()
+                continue
+            if len(queue) < size and self._batch_wait_s:
+                await asyncio.sleep(self._batch_wait_s)
+            batch = [queue.popleft() for _ in range(min(size, len(queue)))]
+            if queue:
+                self.wake()
+            if batch:
+                await self._run(batch)
+            if contextvars.copy_context() != clean:
+                return
+
+    async def _wait(self) -> None:
+        waiting: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._idle.append(waiting)
+        await waiting

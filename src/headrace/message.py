@@ -222,7 +222,8 @@ class Delivery(Generic[T]):
         return self._lost is not None and self._lost.is_set()
 
     def __repr__(self) -> str:
-        return f"<Delivery {self.id} of {self.stream!r}/{self.group!r}, attempt {self._attempt}, {self.state.name.lower()}>"
+        where = f"{self.stream!r}/{self.group!r}"
+        return f"<Delivery {self.id} of {where}, attempt {self._attempt}, {self.state.name.lower()}>"
 
     # ── how it ends ──
 

@@ -48,7 +48,7 @@ class Stream(Generic[T]):
         traceparent: str | None = None,
         durability: Durability = "received",
     ) -> Added:
-        """Add one message. The same ``key`` within ``window`` (24 h) adds once: the second call returns the first id."""
+        """Add one message. The same ``key`` within ``window`` (24 h) adds once; a second call returns that id."""
         if durability not in DURABILITIES:
             raise ConfigError(f"durability is {durability!r}: choose one of {', '.join(DURABILITIES)}")
         addition = self._addition(payload, key, window, headers, traceparent)

@@ -99,7 +99,7 @@ class App:
     @overload
     def stream(self, name: str, model: Any = None, *, max_bytes: int | str | None = None) -> Stream[Any]: ...
     def stream(self, name: str, model: Any = None, *, max_bytes: int | str | None = None) -> Stream[Any]:
-        """A stream by name. ``model``: dataclass, pydantic or msgspec model, dict (the default), str, bytes or codec."""
+        """A stream by name. ``model``: dataclass, pydantic or msgspec model, dict (the default), str, bytes, codec."""
         made: Stream[Any] = Stream(self, name, model, max_bytes=max_bytes)
         self._streams.setdefault(name, made)
         return made

@@ -62,6 +62,7 @@ class Executor:
         self._threads: ThreadPoolExecutor | None = None
         if not job.is_async:
             self._threads = ThreadPoolExecutor(job.concurrency, thread_name_prefix=f"headrace-{job.group}")
+        self._direct = job.is_async and self._timeout_s is None
         self.stopping = False  # set by the lane at the end of grace: a cancelled handler is released, not retried
 
     def close(self) -> None:
@@ -79,13 +80,16 @@ class Executor:
         self._marks.started(delivery)
         begun = time.perf_counter() if self._measured else 0.0
         try:
-            await self._perform(delivery.payload, delivery)
+            if self._direct:
+                await self._call(delivery.payload, delivery)
+            else:
+                await self._perform(delivery.payload, delivery)
         except BaseException as error:
             self._conclude(delivery, error)
             if not isinstance(error, (Exception, asyncio.CancelledError)):
                 raise  # SystemExit, KeyboardInterrupt: the process wants to end, the outcome is chosen
         else:
-            if delivery.state is State.STARTED and not delivery.is_lost:
+            if delivery.state is State.STARTED and delivery.fate is None:
                 self._ack(delivery)
             else:
                 self._conclude(delivery, None)
@@ -138,8 +142,6 @@ class Executor:
     async def _perform(self, payload: Any, delivery: Delivery[Any] | None) -> None:
         if self._threads is not None:
             await self._perform_in_thread(payload, delivery)
-        elif self._timeout_s is None:
-            await self._call(payload, delivery)
         else:
             async with asyncio.timeout(self._timeout_s):
                 await self._call(payload, delivery)

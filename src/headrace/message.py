@@ -123,10 +123,10 @@ class Delivery(Generic[T]):
     __slots__ = (
         "_attempt",
         "_fields",
-        "_lost",
         "_waiter",
         "_ways",
         "alone",
+        "fate",
         "idle_ms",
         "level",
         "mark_slot",
@@ -149,7 +149,7 @@ class Delivery(Generic[T]):
         self.read_at = now
         self.renewed_at = now
         self.state = State.READ
-        self._lost: Lost | None = None
+        self.fate: Lost | None = None  # made when somebody asks, or when it is lost
         self._waiter: asyncio.Future[None] | None = None
         self.alone = False
         self.level = 0
@@ -213,13 +213,13 @@ class Delivery(Generic[T]):
     @property
     def lost(self) -> Lost:
         """Set within one renewal after another owner took this message over."""
-        if self._lost is None:
-            self._lost = Lost()
-        return self._lost
+        if self.fate is None:
+            self.fate = Lost()
+        return self.fate
 
     @property
     def is_lost(self) -> bool:
-        return self._lost is not None and self._lost.is_set()
+        return self.fate is not None and self.fate.is_set()
 
     def __repr__(self) -> str:
         where = f"{self.stream!r}/{self.group!r}"

@@ -1,8 +1,8 @@
 """Runners: a pool of long-lived tasks that lead deliveries, one at a time each, through the executor.
 
 A task a message costs more than the message (FACTS, "Client"). A runner takes the next delivery without giving up the
-loop, so handlers that never wait cost no switch at all; each runner that finds more work wakes two others, so handlers
-that do wait are all started within a few turns of the loop.
+loop, so handlers that never wait cost no switch at all; each runner that was woken wakes two others while there is
+work, so handlers that do wait are all started within a few turns of the loop.
 
 A handler that leaves a context variable changed would show it to the next message of the same runner: such a runner is
 replaced by a fresh one in the clean context.
@@ -98,14 +98,16 @@ class Runners:
     async def _serve(self) -> None:
         """One delivery after the other until the context is dirty or the pool closed."""
         queue, run, clean = self._queue, self._run, contextvars.copy_context()
-        turns = 0
+        turns, woken = 0, True
         while not self.closed:
             if not queue:
                 await self._wait()
+                woken = True
                 continue
             delivery = queue.popleft()
-            if queue:
+            if woken and queue:
                 self.wake()
+            woken = False
             await run(delivery)
             if contextvars.copy_context() != clean:
                 return

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypedDict
 import msgspec
 import pydantic
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.codec import FieldsCodec, codec_for, decode_fields, encode_fields
@@ -77,13 +77,15 @@ ORDERS = st.builds(Order, st.integers(-(2**63), 2**63), st.lists(ITEMS, max_size
 # ── round trips ──────────────────────────────────────────────────────────────────────────────────────
 
 
+@settings(max_examples=50)
 @given(JSON)
 def test_any_json_comes_back_as_it_was(payload: Any) -> None:
     codec = codec_for(None)
     assert codec.decode(codec.encode(payload)) == payload
 
 
-@given(st.dictionaries(TEXT, JSON, max_size=5))
+@settings(max_examples=50)
+@given(st.dictionaries(TEXT, JSON, max_size=3))
 def test_a_dict_comes_back_and_any_json_reader_understands_it(payload: dict[str, Any]) -> None:
     data = codec_for(dict).encode(payload)
     assert codec_for(dict).decode(data) == payload
@@ -166,15 +168,14 @@ HOSTILE = [
 ]
 
 
-@pytest.mark.parametrize("data", HOSTILE, ids=lambda data: repr(data[:12]))
 @pytest.mark.parametrize("model", MODELS, ids=str)
-def test_what_does_not_fit_the_model_is_a_decode_error(model: Any, data: bytes) -> None:
+def test_what_does_not_fit_the_model_is_a_decode_error(model: Any) -> None:
     """SPEC 17: a delivery that cannot be decoded is buried, with a reason somebody can read."""
-    if model == dict[str, int] and data == b'{"id": 1e999}':
-        pytest.skip("a number out of range is out of range for every model, tested below")
-    with pytest.raises(DecodeError) as caught:
-        codec_for(model).decode(data)
-    _check_text(str(caught.value))
+    codec = codec_for(model)
+    for data in HOSTILE:
+        with pytest.raises(DecodeError) as caught:
+            codec.decode(data)
+        _check_text(str(caught.value))
 
 
 def _check_text(text: str) -> None:
@@ -276,7 +277,8 @@ def test_what_could_not_be_read_back_is_refused_when_it_is_written(model: Any, p
     str(caught.value).encode()
 
 
-@given(st.sampled_from([Order, Point, Row, Pair]), JSON, JSON)
+@settings(max_examples=50)
+@given(st.sampled_from([Order, Point, Row, Pair]), JSON, SCALARS)
 def test_what_a_typed_codec_wrote_it_can_read(model: Any, one: Any, two: Any) -> None:
     codec = codec_for(model)
     payload = {"id": one, "name": two} if model is Row else model(one, two)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import inspect
 import pickle
-from typing import Any
 
 import pytest
 
@@ -55,20 +54,17 @@ def test_the_tree_in_the_docstring_names_every_class() -> None:
 
 
 @pytest.mark.parametrize("error", SAMPLES, ids=lambda error: type(error).__name__)
-@pytest.mark.parametrize("way", [copy.copy, copy.deepcopy, lambda e: pickle.loads(pickle.dumps(e))])
-def test_text_and_attributes_survive_copying_and_pickling(error: HeadraceError, way: Any) -> None:
-    again = way(error)
-    assert type(again) is type(error)
-    assert str(again) == str(error)
-    assert again.args == error.args
-    assert vars(again) == vars(error)
+def test_text_and_attributes_survive_copying_and_pickling(error: HeadraceError) -> None:
+    for again in (copy.copy(error), copy.deepcopy(error), pickle.loads(pickle.dumps(error))):
+        assert type(again) is type(error)
+        assert str(again) == str(error)
+        assert again.args == error.args
+        assert vars(again) == vars(error)
 
 
-@pytest.mark.parametrize("cls", ALL, ids=lambda cls: cls.__name__)
-def test_every_error_can_be_raised_and_has_a_verdict(cls: type[HeadraceError]) -> None:
-    error = cls(*(["why"] if cls is not Release else []))
-    assert classify(error) is cls.verdict
-    assert isinstance(error, HeadraceError)
+def test_every_error_can_be_raised_and_has_a_verdict() -> None:
+    for cls in ALL:
+        assert classify(cls(*(["why"] if cls is not Release else []))) is cls.verdict
 
 
 def test_errors_that_pass_are_retried_and_those_that_stay_are_fatal() -> None:

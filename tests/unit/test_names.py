@@ -5,7 +5,7 @@ from __future__ import annotations
 import string
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from headrace.errors import NameRefused
@@ -138,7 +138,6 @@ def _all(keys: Keys, group: str, key: str) -> dict[tuple[object, ...], str]:
     }
 
 
-@settings(max_examples=300)
 @given(STREAMS, GROUPS, KEYS, STREAMS, GROUPS, KEYS)
 @example("a{b}", "g", "k", "a{b}:hr", "g", "k")
 @example("a", "1:g", "k", "a", "1", "g:k")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from headrace.endpoint import Endpoint, parse_url
@@ -230,15 +230,3 @@ class ConnectSettings:
         insecure = given.pop("tls_insecure", False)
         times = {word + "_ms": duration_ms(value, name=word) for word, value in given.items()}
         return cls(tls_insecure=insecure, **times)
-
-    def within(self, lease_ms: int) -> ConnectSettings:
-        """Return settings for the connection that renews: a hung answer is given up well within a lease.
-
-        Without this a server that accepts and never answers would keep it waiting until the lease is gone.
-        """
-        most_ms = max(TIMEOUT_LEAST_MS, lease_ms // 4)
-        return replace(
-            self,
-            connect_timeout_ms=min(self.connect_timeout_ms, most_ms),
-            command_timeout_ms=min(self.command_timeout_ms, most_ms),
-        )

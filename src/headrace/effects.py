@@ -35,7 +35,7 @@ class Effect:
     args: tuple[bytes, ...]  # what follows the key; XADD's id is always *
 
     @classmethod
-    def xadd(cls, key: str, fields: Mapping[str | bytes, Value] | Mapping[str, Value]) -> Effect:
+    def xadd(cls, key: str, fields: Mapping[str, Value] | Mapping[bytes, Value]) -> Effect:
         """Append an entry to a stream."""
         return _made("XADD", key, _pairs("XADD", key, fields))
 
@@ -45,7 +45,7 @@ class Effect:
         return _made("SET", key, [_bytes(value, "SET", key)])
 
     @classmethod
-    def hset(cls, key: str, mapping: Mapping[str | bytes, Value] | Mapping[str, Value]) -> Effect:
+    def hset(cls, key: str, mapping: Mapping[str, Value] | Mapping[bytes, Value]) -> Effect:
         """Set fields of a hash."""
         return _made("HSET", key, _pairs("HSET", key, mapping))
 
@@ -55,7 +55,7 @@ class Effect:
         return _made("HINCRBY", key, [_bytes(field, "HINCRBY", key), _whole(by, key)])
 
     @classmethod
-    def zadd(cls, key: str, mapping: Mapping[str | bytes, float] | Mapping[str, float]) -> Effect:
+    def zadd(cls, key: str, mapping: Mapping[str, float] | Mapping[bytes, float]) -> Effect:
         """Set the scores of members of a sorted set: {member: score}."""
         args: list[bytes] = []
         for member, score in _items("ZADD", key, mapping):

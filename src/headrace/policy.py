@@ -107,11 +107,6 @@ def crash_delay_ms(attempt: int, max_attempts: int) -> int:
     return max(delay_ms, CRASH_FIRST_MS) if attempt + 1 >= max_attempts else delay_ms
 
 
-def crash_delays_ms(max_attempts: int) -> tuple[int, ...]:
-    """Return crash_delay_ms for attempts 1, 2, ... as a table for a script; its last item repeats."""
-    return tuple(crash_delay_ms(attempt, max_attempts) for attempt in range(1, 9))
-
-
 def reconnect_delay_ms(tries: int, rand: float) -> int:
     """Return the wait before connection attempt number `tries` (1-based): 100 ms doubling to 30 s."""
     full = _doubling(RECONNECT_FIRST_MS, tries, RECONNECT_CAP_MS)

@@ -92,12 +92,14 @@ def test_a_dict_comes_back_and_any_json_reader_understands_it(payload: dict[str,
     assert json.loads(data) == payload
 
 
+@settings(max_examples=50)
 @given(ORDERS)
 def test_a_dataclass_comes_back_with_its_inner_ones(order: Order) -> None:
     codec = codec_for(Order)
     assert codec.decode(codec.encode(order)) == order
 
 
+@settings(max_examples=50)
 @given(st.lists(ORDERS, max_size=3))
 def test_a_list_of_models_comes_back(orders: list[Order]) -> None:
     codec = codec_for(list[Order])
@@ -185,6 +187,7 @@ def _check_text(text: str) -> None:
     text.encode()
 
 
+@settings(max_examples=50)
 @given(st.binary(max_size=60))
 def test_no_bytes_raise_anything_but_a_decode_error(data: bytes) -> None:
     for model in EVERY:
@@ -466,6 +469,7 @@ def test_entries_for_other_consumers_are_written_whole() -> None:
             encode_fields(codec, bad)
 
 
+@settings(max_examples=50)
 @given(st.dictionaries(st.text("ab☃", min_size=1), TEXT, min_size=1, max_size=5))
 def test_fields_come_back(fields: dict[str, str]) -> None:
     codec = codec_for(FieldsCodec())

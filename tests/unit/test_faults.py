@@ -30,6 +30,13 @@ from headrace.errors import (
 )
 from headrace.redis.faults import TEXT_LIMIT, translate
 
+
+def _reply(text: str) -> Exception:
+    """An error reply as redis-py's parser hands it on."""
+    error: Exception = BaseParser.parse_error(text)  # type: ignore[no-untyped-call]
+    return error
+
+
 SHA = "6e811b139564201b18ee3136bad6ce232559bad8"
 OLD = f"ERR Error running script (call to f_{SHA}): @user_script:1: "  # how Redis 6.2 tells of an error in a script
 NEW = f" script: {SHA}, on @user_script:1."  # Redis 7 and later
@@ -96,7 +103,7 @@ REPLIES = [
 @pytest.mark.parametrize(("reply", "kind"), REPLIES, ids=[reply[:40] for reply, _ in REPLIES])
 def test_every_reply_finds_its_place_in_the_tree(reply: str, kind: type[HeadraceError]) -> None:
     """SPEC 54: as redis-py parses it, on old and new servers, alone and inside a script."""
-    error = translate(BaseParser.parse_error(reply))
+    error = translate(_reply(reply))
     assert type(error) is kind
     assert "\n" not in str(error)
     assert "user_script" not in str(error)
@@ -183,17 +190,17 @@ def test_every_exception_of_the_client_has_a_verdict() -> None:
 
 def test_a_missing_right_is_named() -> None:
     """SPEC 52: one FATAL error that names it."""
-    found = translate(BaseParser.parse_error("NOPERM User w has no permissions to run the 'xgroup|create' command"))
+    found = translate(_reply("NOPERM User w has no permissions to run the 'xgroup|create' command"))
     assert isinstance(found, MissingRight)
     assert (found.command, found.key) == ("xgroup|create", "")
     assert "grant +xgroup|create" in str(found)
     assert found.verdict is Verdict.FATAL
-    told = translate(BaseParser.parse_error("NOPERM User w has no permissions to access the 'orders' key"))
+    told = translate(_reply("NOPERM User w has no permissions to access the 'orders' key"))
     assert isinstance(told, MissingRight)
     assert (told.command, told.key) == ("", "orders")
     assert "grant ~orders" in str(told)
-    assert "grant the key" in str(translate(BaseParser.parse_error("NOPERM No permissions to access a key")))
-    assert "grant the channel" in str(translate(BaseParser.parse_error("NOPERM No permissions to access a channel")))
+    assert "grant the key" in str(translate(_reply("NOPERM No permissions to access a key")))
+    assert "grant the channel" in str(translate(_reply("NOPERM No permissions to access a channel")))
 
 
 SECRET = "s3cr3t-w0rd"
@@ -202,10 +209,8 @@ SECRET = "s3cr3t-w0rd"
 @pytest.mark.parametrize(
     "error",
     [
-        BaseParser.parse_error(f"ERR unknown command 'AUTH', with args beginning with: 'user' '{SECRET}' "),
-        BaseParser.parse_error(
-            f"ERR unknown command `HELLO`, with args beginning with: `3`, `AUTH`, `u`, `{SECRET}`, "
-        ),
+        _reply(f"ERR unknown command 'AUTH', with args beginning with: 'user' '{SECRET}' "),
+        _reply(f"ERR unknown command `HELLO`, with args beginning with: `3`, `AUTH`, `u`, `{SECRET}`, "),
         client.ConnectionError(f"cannot reach redis://user:{SECRET}@host:6379"),
         client.ConnectionError(f"cannot reach rediss://:{SECRET}@@host:6379/0"),
         OSError(f"unix://u:{SECRET}@/run/x.sock"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.codec import find_field, headers_of, key_of, own_fields, pack_fields
@@ -29,6 +29,7 @@ def test_the_payload_comes_first_and_holds_nothing_of_ours() -> None:
 HEADERS = st.dictionaries(st.text("ab:_hé", min_size=1), st.text("ab\x00☃"), max_size=5)
 
 
+@settings(max_examples=50)
 @given(st.binary(max_size=20), HEADERS, st.none() | st.text("k:_", min_size=1), st.sampled_from(["_", "x-", "__"]))
 def test_what_was_packed_is_found(data: bytes, headers: dict[str, str], key: str | None, prefix: str) -> None:
     flat = _wire(pack_fields(data, headers=headers, key=key, prefix=prefix))

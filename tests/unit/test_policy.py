@@ -14,7 +14,6 @@ from headrace.policy import (
     CAP_MS,
     Backoff,
     crash_delay_ms,
-    crash_delays_ms,
     reconnect_delay_ms,
     release_delay_ms,
     spread,
@@ -110,12 +109,6 @@ def test_a_last_attempt_after_a_crash_waits_at_least_a_second() -> None:
     assert crash_delay_ms(1, 1) == 1_000
     assert crash_delay_ms(1, 3) == 0
     assert crash_delay_ms(4, 5) == 4_000
-
-
-@given(st.integers(1, 200), st.integers(1, 200))
-def test_the_table_for_the_script_says_the_same_as_the_function(attempt: int, max_attempts: int) -> None:
-    table = crash_delays_ms(max_attempts)
-    assert table[min(attempt, len(table)) - 1] == crash_delay_ms(attempt, max_attempts)
 
 
 @given(st.integers(1, 10_000), RANDS)

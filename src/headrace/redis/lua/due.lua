@@ -46,7 +46,6 @@ for i = 1, #ids, 2 do
     if entry then
       taken[#taken + 1] = {id, entry[2], attempt, late_ms, mark}
     else
-      redis.call('XACK', stream, group, id) -- 6.2 files it all the same
       trimmed[#trimmed + 1] = id
     end
   else

@@ -1,0 +1,135 @@
+"""A small TCP proxy before a server's unix socket: delay, cut, hold, and cut in the middle of a reply."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+
+class Proxy:
+    """Lives in the test's event loop. `async with Proxy(server.socket) as proxy: ... proxy.url`
+
+    delay_s         every byte arrives so much later, each way
+    refusing        new connections are closed at once
+    holding         nothing is passed on, each way, until it is False again; connections stay open
+    on_request      told every piece of data from a client, before it is passed on
+    cut_reply       asked about every piece of a reply: how many bytes of it still pass before the connection is
+                    cut; None lets all pass
+    """
+
+    def __init__(self, behind: Path) -> None:
+        self._behind = behind
+        self._calls: set[asyncio.Task[None]] = set()
+        self._server: asyncio.Server | None = None
+        self._pass = asyncio.Event()
+        self._pass.set()
+        self.delay_s = 0.0
+        self.refusing = False
+        self.on_request: Callable[[bytes], None] | None = None
+        self.cut_reply: Callable[[bytes], int | None] | None = None
+        self.connected = 0  # connections made since the beginning
+        self.port = 0
+
+    async def __aenter__(self) -> Self:
+        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
+        self.port = self._server.sockets[0].getsockname()[1]
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._server is not None
+        self._server.close()
+        await self.cut()
+
+    @property
+    def url(self) -> str:
+        return f"redis://127.0.0.1:{self.port}"
+
+    @property
+    def open(self) -> int:
+        """How many connections are open now."""
+        return len(self._calls)
+
+    async def cut(self) -> None:
+        """Reset every connection."""
+        calls = list(self._calls)
+        for call in calls:
+            call.cancel()
+        await asyncio.gather(*calls, return_exceptions=True)
+
+    @property
+    def holding(self) -> bool:
+        return not self._pass.is_set()
+
+    @holding.setter
+    def holding(self, value: bool) -> None:
+        self._pass.clear() if value else self._pass.set()
+
+    # ── one connection ──
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self.refusing:
+            writer.transport.abort()
+            return
+        call = asyncio.current_task()
+        assert call is not None
+        self._calls.add(call)
+        self.connected += 1
+        with suppress(OSError, asyncio.CancelledError):
+            await self._join(reader, writer)
+        self._calls.discard(call)
+        writer.transport.abort()
+
+    async def _join(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        inner_reader, inner_writer = await asyncio.open_unix_connection(str(self._behind))
+        ways = [
+            asyncio.ensure_future(self._carry(reader, inner_writer, request=True)),
+            asyncio.ensure_future(self._carry(inner_reader, writer, request=False)),
+        ]
+        try:
+            await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for way in ways:
+                way.cancel()
+            await asyncio.gather(*ways, return_exceptions=True)
+            inner_writer.transport.abort()
+
+    async def _carry(
+        self, source: asyncio.StreamReader, target: asyncio.StreamWriter, *, request: bool
+    ) -> None:
+        """Pass data on in order, each piece after its delay; the end of the source arrives as late as its data."""
+        pieces: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue()
+        taking = asyncio.ensure_future(self._take(source, pieces, request=request))
+        try:
+            while True:
+                due, data = await pieces.get()
+                await asyncio.sleep(max(0.0, due - time.monotonic()))
+                await self._pass.wait()
+                cut = None if request or self.cut_reply is None or not data else self.cut_reply(data)
+                if data:
+                    target.write(data if cut is None else data[:cut])
+                    with suppress(OSError):
+                        await target.drain()
+                if not data or cut is not None:
+                    return
+        finally:
+            taking.cancel()
+
+    async def _take(
+        self, source: asyncio.StreamReader, pieces: asyncio.Queue[tuple[float, bytes]], *, request: bool
+    ) -> None:
+        data = b"-"
+        while data:
+            try:
+                data = await source.read(65536)
+            except OSError:
+                data = b""
+            if request and data and self.on_request is not None:
+                self.on_request(data)
+            pieces.put_nowait((time.monotonic() + self.delay_s, data))

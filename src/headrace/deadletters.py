@@ -63,10 +63,14 @@ class DeadLetters:
     async def count(self) -> int:
         return await self._link.call(commands.length(self._keys.dead_letters))
 
-    async def listed(self, *, group: str | None = None, limit: int | None = None) -> list[DeadLetter]:
-        """The oldest first."""
+    async def listed(
+        self, *, group: str | None = None, original_id: str | None = None, limit: int | None = None
+    ) -> list[DeadLetter]:
+        """The oldest first. One message can have several, one for each group that buried it."""
         found: list[DeadLetter] = []
         async for letter in self.each(group=group):
+            if original_id is not None and letter.original_id != original_id:
+                continue
             if limit is not None and len(found) >= limit:
                 break
             found.append(letter)
@@ -86,14 +90,9 @@ class DeadLetters:
             start = f"({page[-1][0].decode()}"
 
     async def show(self, letter_id: str) -> DeadLetter | None:
-        """One dead letter, by its own id or by the id of the message it was."""
+        """One dead letter, by its own id. By the message's: ``listed(original_id=...)``."""
         page = await self._link.call(commands.entries(self._keys.dead_letters, letter_id, letter_id, 1))
-        if page:
-            return read_letter(*page[0], self._prefix)
-        async for letter in self.each():
-            if letter.original_id == letter_id:
-                return letter
-        return None
+        return read_letter(*page[0], self._prefix) if page else None
 
     async def replay(
         self,

@@ -10,11 +10,9 @@ A handler never learns of the server here, and the executor never talks to it.
 from __future__ import annotations
 
 import asyncio
-import contextvars
 import logging
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from headrace.codec import decode_fields
@@ -27,6 +25,7 @@ from headrace.message import Delivery, Outcome, State, SyncDelivery, Way
 from headrace.recorder import NoRecorder, Recorder
 from headrace.redis.letters import open_copy
 from headrace.slots import Slots
+from headrace.threads import Threads
 
 log = logging.getLogger("headrace")
 
@@ -59,16 +58,16 @@ class Executor:
         self._group = member.group.encode()
         self._timeout_s = None if job.settings.timeout_ms is None else job.settings.timeout_ms / 1000
         self._measured = not isinstance(recorder, NoRecorder)
-        self._threads: ThreadPoolExecutor | None = None
+        self._threads: Threads | None = None
         if not job.is_async:
-            self._threads = ThreadPoolExecutor(job.concurrency, thread_name_prefix=f"headrace-{job.group}")
+            self._threads = Threads(job.concurrency, f"headrace-{job.group}")
         self._direct = job.is_async and self._timeout_s is None
         self.stopping = False  # set by the lane at the end of grace: a cancelled handler is released, not retried
 
     def close(self) -> None:
         """Forget the threads. Those that still run a handler end with it."""
         if self._threads is not None:
-            self._threads.shutdown(wait=False, cancel_futures=True)
+            self._threads.close()
 
     # ── the pipe ──
 
@@ -141,18 +140,17 @@ class Executor:
 
     async def _perform(self, payload: Any, delivery: Delivery[Any] | None) -> None:
         if self._threads is not None:
-            await self._perform_in_thread(payload, delivery)
+            await self._perform_in_thread(self._threads, payload, delivery)
         else:
             async with asyncio.timeout(self._timeout_s):
                 await self._call(payload, delivery)
 
-    async def _perform_in_thread(self, payload: Any, delivery: Delivery[Any] | None) -> None:
+    async def _perform_in_thread(self, threads: Threads, payload: Any, delivery: Delivery[Any] | None) -> None:
         loop = asyncio.get_running_loop()
         held = None if delivery is None else SyncDelivery(delivery, loop)
         if delivery is None:
             payload = [SyncDelivery(one, loop) for one in payload]
-        context = contextvars.copy_context()
-        await loop.run_in_executor(self._threads, context.run, self._call, payload, held)
+        await threads.run(self._call, payload, held)
 
     # ── conclude ──
 

@@ -42,6 +42,10 @@ from headrace.waiting import Waiting
 
 log = logging.getLogger("headrace")
 
+QUICK_S = 0.025  # a delivery held for less than this, from read to ack, has a quick handler
+AHEAD_SHARE = 4  # of the slots, one in so many may be read ahead
+AHEAD_MOST = 32
+
 
 class Lane:
     def __init__(
@@ -72,6 +76,7 @@ class Lane:
             recorder,
             marks=marks,
             freed=self._freed,
+            handled_in=self._handled_in,
             delete=_delete_mode(job, capabilities),
         )
         self.executor = Executor(
@@ -105,12 +110,14 @@ class Lane:
             rescue=self.rescuer,
             accept=self.accept,
             regroup=self.groups.again,
+            stuck=self._stuck,
             native=capabilities.claim,
         )
         self.completion: Completion | None = None
         if job.settings.once_ms is not None:
             self.completion = Completion(member, self.out_link, passed=self._looked_up)
         self._warned_lease = 0
+        self._residence_s = 1.0
 
     # ── what Delivery asks of its lane (message.Ways) ──
 
@@ -162,7 +169,8 @@ class Lane:
                 take(Delivery(self, raw_id, fields, 1, 0, now))
             else:
                 self._accept_odd(entry, Delivery(self, raw_id, fields, attempt, idle_ms, now), origin)
-        self._recorder.count(origin.value, len(entries), **self.member.labels)
+        counter = Origin.DUE.value if origin is Origin.ALONE else origin.value
+        self._recorder.count(counter, len(entries), **self.member.labels)
         if self.completion is not None:
             self._look_up(self.completion)
         if self.reader.stopping:
@@ -222,6 +230,25 @@ class Lane:
         """Nothing starts before its key was looked up."""
         while self.slots.queue:
             completion.ask(self.slots.queue.popleft())
+
+    # ── reading ahead (ADR 7) ──
+
+    def _handled_in(self, seconds: float) -> None:
+        """How long one of the deliveries just acknowledged was held: quick handlers earn a little reading ahead."""
+        self._residence_s += (seconds - self._residence_s) / 8
+        # Handlers that never wait keep one or two runners busy: what they could gain is lost in smaller batches.
+        waits = 2 * self.runners.busy >= self.job.concurrency
+        quick = self._residence_s < QUICK_S and waits and self.job.batch is None
+        self.slots.ahead = min(self.slots.limit // AHEAD_SHARE, AHEAD_MOST) if quick else 0
+
+    def _stuck(self) -> None:
+        """What was read ahead did not start soon: handlers have become slow. Others may have it."""
+        self.slots.ahead = 0
+        self._residence_s = 1.0
+        while len(self.slots.held) > self.slots.limit and self.slots.queue:
+            self.outbox.put(self.slots.queue.pop(), Outcome(Way.RELEASE, after_ms=0))
+
+    # ── completion markers (SPEC 34) ──
 
     def _looked_up(self, delivery: Delivery[Any], done: bool) -> None:
         """The answer of the completion markers: run it, or end it here as a duplicate."""

@@ -142,10 +142,21 @@ class Lifeline:
             due = strand.slots.renewable(now - settings.renew_ms / 1000)
             for at in range(0, len(due), CHUNK):
                 self._renew(strand, due[at : at + CHUNK])
+            if now - self._pulse.at > self._blocked_s / 2:
+                self._renew_unseen(strand)
             if now >= strand.stay_at:
                 self._stay(strand)
                 strand.stay_at = now + settings.renew_ms / 1000
         self.renewed_at = now
+
+    def _renew_unseen(self, strand: Strand) -> None:
+        """The loop stands still: what the server has sent and nobody has read yet is renewed by the owner's name."""
+        member, start = strand.member, "-"
+        while start:
+            page = self._link.call(
+                scripts.renew_owner(member.keys, member.group, member.owner, member.settings.renew_ms, start, CHUNK)
+            )
+            start = page.start
 
     def _renew(self, strand: Strand, chunk: list[Delivery[Any]]) -> None:
         member = strand.member

@@ -46,6 +46,7 @@ class Outbox:
         *,
         marks: Marks,
         freed: Callable[[], None],
+        handled_in: Callable[[float], None],
         delete: scripts.Delete = "no",
     ) -> None:
         self._member = member
@@ -54,6 +55,7 @@ class Outbox:
         self._recorder = recorder
         self._marks = marks
         self._freed = freed
+        self._handled_in = handled_in
         self._delete = delete
         self._acks: list[Delivery[Any]] = []
         self._others: list[tuple[Delivery[Any], Outcome]] = []
@@ -126,6 +128,7 @@ class Outbox:
             else:
                 self._settle(delivery, Outcome(Way.ACK), word)
         if done:
+            self._handled_in(time.monotonic() - batch[0].read_at)
             self._recorder.count("handled_total", done, outcome="ack", **self._member.labels)
         self._freed()
 
@@ -197,8 +200,8 @@ class Outbox:
         if member.settings.once_ms is None:
             pairs = [(delivery.raw_id, delivery.attempt) for delivery in batch]
             return scripts.ack(member.keys, member.group, member.owner, pairs, delete=self._delete)
-        triples = [(delivery.raw_id, delivery.attempt, delivery.once_key, b"") for delivery in batch]
-        return scripts.done(member.keys, member.group, member.owner, triples, member.settings.once_ms)
+        finished = [(delivery.raw_id, delivery.attempt, delivery.once_key, b"") for delivery in batch]
+        return self._done(finished, member.settings.once_ms)
 
     def _call_for(self, delivery: Delivery[Any], outcome: Outcome) -> Call[Any]:
         if outcome.way is Way.ACK:
@@ -259,13 +262,25 @@ class Outbox:
         )
 
     def _effects(self, delivery: Delivery[Any], outcome: Outcome) -> Call[Any]:
-        member = self._member
-        if not outcome.effects and member.settings.once_ms is not None:
-            triple = (delivery.raw_id, delivery.attempt, delivery.once_key, outcome.result)
-            return scripts.done(member.keys, member.group, member.owner, [triple], member.settings.once_ms)
+        """An ack that carries something: a result for the completion marker, effects, or both."""
+        member, once_ms = self._member, self._member.settings.once_ms
+        if not outcome.effects and once_ms is not None:
+            return self._done([(delivery.raw_id, delivery.attempt, delivery.once_key, outcome.result)], once_ms)
+        once = None if once_ms is None else (delivery.once_key, outcome.result, once_ms)
         return scripts.effects(
-            member.keys, member.group, member.owner, delivery.raw_id, delivery.attempt, outcome.effects
+            member.keys,
+            member.group,
+            member.owner,
+            delivery.raw_id,
+            delivery.attempt,
+            outcome.effects,
+            once=once,
+            delete=self._delete,
         )
+
+    def _done(self, finished: Sequence[tuple[bytes, int, str, bytes]], once_ms: int) -> Call[list[Word]]:
+        member = self._member
+        return scripts.done(member.keys, member.group, member.owner, finished, once_ms, delete=self._delete)
 
     # ── answer to state ──
 

@@ -35,6 +35,7 @@ from headrace.slots import Slots
 
 log = logging.getLogger("headrace")
 
+AHEAD_S = 0.1  # what was read ahead is handed back when no slot fell free for so long
 LOOK_AGAIN_S = 5.0  # a blocked read may have delivered to a connection that died without a word: ask again then
 
 
@@ -44,7 +45,7 @@ class Origin(Enum):
     NEW = "read_total"
     RESCUED = "rescued_total"
     DUE = "due_total"
-    ALONE = "alone_total"
+    ALONE = "alone"
     FOUND = "found_total"
 
 
@@ -101,6 +102,7 @@ class Reader:
         rescue: Rescue,
         accept: Accept,
         regroup: Callable[[], Awaitable[None]],
+        stuck: Callable[[], None],
         native: bool,
     ) -> None:
         self._member = member
@@ -113,6 +115,7 @@ class Reader:
         self._rescue = rescue
         self._accept = accept
         self._regroup = regroup
+        self._stuck = stuck
         self._native = native
         self._changed = asyncio.Event()
         self._drained = False
@@ -187,6 +190,8 @@ class Reader:
         batch, ack = self._acks.take_acks()
         count = self._slots.free + len(batch)
         if count <= 0:
+            if ack is not None:
+                await self._ack_only(batch, ack)
             return
         block_ms = self._block_ms() if self._drained and not self._slots.queue else 0
         claim = self._rescue.lease_ms if self._native and self._rescue.allowed else None
@@ -205,6 +210,15 @@ class Reader:
         self._rescue.seen(self._link, time.monotonic() - begun - block_ms / 1000)
         self._acks.carried(by_reader=True)
         self._answered(batch, answers, count)
+
+    async def _ack_only(self, batch: list[Delivery[Any]], ack: Call[list[Word]]) -> None:
+        """More is held than there are slots (reading ahead has just ended): nothing is read until that is over."""
+        try:
+            words = await self._link.call(ack)
+        except BaseException:
+            self._acks.put_back(batch)
+            raise
+        self._acks.settle_acks(batch, words)
 
     def _answered(self, batch: list[Delivery[Any]], answers: list[Any], count: int) -> None:
         entries = answers[-1]
@@ -233,8 +247,15 @@ class Reader:
 
     async def _wait_for_slot(self) -> None:
         self._changed.clear()
-        if self._slots.free <= 0 and not self._acks.has_acks and not self.stopping:
+        if self._slots.free > 0 or self._acks.has_acks or self.stopping:
+            return
+        if not self._slots.ahead:
             await self._changed.wait()
+            return
+        try:
+            await asyncio.wait_for(self._changed.wait(), AHEAD_S)
+        except TimeoutError:
+            self._stuck()
 
     # ── a message that must run alone ──
 

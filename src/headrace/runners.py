@@ -12,13 +12,14 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import time
 from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 from headrace.message import Delivery
 
-TURN = 128  # deliveries one runner takes before it lets the loop turn
+TURN_S = 0.005  # how long one runner goes on before it lets the loop turn
 
 
 class Runners:
@@ -45,6 +46,10 @@ class Runners:
     @property
     def tasks(self) -> set[asyncio.Task[None]]:
         return self._tasks
+
+    @property
+    def busy(self) -> int:
+        return len(self._tasks) - len(self._idle)
 
     def wake(self, runners: int = 2) -> None:
         """There is work: wake idle runners, or start new ones up to the limit."""
@@ -98,11 +103,11 @@ class Runners:
     async def _serve(self) -> None:
         """One delivery after the other until the context is dirty or the pool closed."""
         queue, run, clean = self._queue, self._run, contextvars.copy_context()
-        turns, woken = 0, True
+        woken, begun = True, time.monotonic()
         while not self.closed:
             if not queue:
                 await self._wait()
-                woken = True
+                woken, begun = True, time.monotonic()
                 continue
             delivery = queue.popleft()
             if woken and queue:
@@ -111,9 +116,9 @@ class Runners:
             await run(delivery)
             if contextvars.copy_context() != clean:
                 return
-            turns += 1
-            if turns % TURN == 0:
+            if time.monotonic() - begun > TURN_S:
                 await asyncio.sleep(0)
+                begun = time.monotonic()
 
     async def _gather(self) -> None:
         """The same for batch handlers: as many deliveries as there are, waiting a moment for the batch to fill."""

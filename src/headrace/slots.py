@@ -1,5 +1,9 @@
 """What one owner holds of one stream, and how much more it may take (SPEC 4).
 
+A worker holds as many deliveries as its handler has slots. Only while the handlers are quick, done within a few round
+trips, it reads a little ahead, so that a slot that falls free does not wait for the server (ADR 7); what is read ahead
+and not started soon after all is handed back.
+
 The table is the single truth inside the process: a delivery is in ``held`` from the moment it was read until the
 server has answered its outcome or another owner took it. A lost delivery whose handler still runs keeps its slot (the
 thread or task is busy) and its id in ``zombies``, so that the same id is not started beside it (DESIGN 4).
@@ -20,13 +24,14 @@ class Slots:
     def __init__(self, limit: int) -> None:
         assert limit > 0
         self.limit = limit
+        self.ahead = 0  # how many more than the slots may be held just now
         self.held: dict[bytes, Delivery[Any]] = {}
         self.zombies: dict[bytes, Delivery[Any]] = {}
         self.queue: deque[Delivery[Any]] = deque()  # held, not started
 
     @property
     def free(self) -> int:
-        return self.limit - len(self.held) - len(self.zombies)
+        return self.limit + self.ahead - len(self.held) - len(self.zombies)
 
     @property
     def is_empty(self) -> bool:

@@ -50,7 +50,16 @@ def replay(lab: Lab, original: bytes, letter: str | None) -> Replayed:
         WIDE[:7_002],
         WIDE,
     ],
-    ids=["bytes", "repeated and empty names", "names like ours", "looks packed", "looks like a copy", "7000", "7002", "wide"],
+    ids=[
+        "bytes",
+        "repeated and empty names",
+        "names like ours",
+        "looks packed",
+        "looks like a copy",
+        "7000",
+        "7002",
+        "wide",
+    ],
 )
 def test_a_dead_letter_holds_the_original_byte_for_byte(lab: Lab, fields: list[bytes]) -> None:
     """SPEC 27."""

@@ -26,7 +26,7 @@ def key(lab: Lab, name: str) -> str:
 
 def send(lab: Lab, pair: Pair, *effects: tuple[Any, ...], **options: Any) -> Word | EffectRefused:
     """Like link.call, with the refusal as a value."""
-    wanted = [Effect(command, key(lab, name), args) for command, name, *args in effects]
+    wanted = [Effect(command, key(lab, name), tuple(args)) for command, name, *args in effects]
     (answer,) = lab.link.pipe([scripts.effects(lab.keys, lab.group, "me", *pair, wanted, **options)])
     assert isinstance(answer, (Word, EffectRefused)), answer
     return answer
@@ -157,7 +157,7 @@ def test_a_wide_effect_passes(lab: Lab) -> None:
 def test_a_key_in_another_slot_is_refused_and_the_delivery_stays(lab: Lab) -> None:
     (pair,) = lab.held()
     call = scripts.effects(lab.keys, lab.group, "me", *pair, [Effect("SET", "elsewhere", ("v",))])
-    with pytest.raises(EffectRefused, match="elsewhere.*another slot"):
+    with pytest.raises(EffectRefused, match=r"elsewhere.*another slot"):
         lab.call(call)
     assert lab.raw("EXISTS", "elsewhere") == 0
     assert lab.pending() == {pair[0]: ("me", 1)}

@@ -26,7 +26,7 @@ OUTCOMES: dict[str, Outcome] = {
     "park": lambda lab, owner, pair: scripts.park(lab.keys, lab.group, owner, 0, "waiting", [(*pair, pair[1])]),
     "bury": lambda lab, owner, pair: scripts.bury(lab.keys, lab.group, owner, *pair, extra={"_why": "test"}),
 }
-EVERY = {
+EVERY: dict[str, Outcome] = {
     **OUTCOMES,
     "renew": lambda lab, owner, pair: scripts.renew(lab.keys, lab.group, owner, [pair]),
 }
@@ -39,7 +39,12 @@ def word(lab: Lab, call: Call[Any]) -> Word:
 
 def traces(lab: Lab) -> list[int]:
     """What an outcome leaves behind, apart from the pending list."""
-    written = (lab.keys.once(lab.group, "key"), f"{lab.keys.prefix}:result", lab.keys.dead_letters, lab.keys.due(lab.group))
+    written = (
+        lab.keys.once(lab.group, "key"),
+        f"{lab.keys.prefix}:result",
+        lab.keys.dead_letters,
+        lab.keys.due(lab.group),
+    )
     return [lab.raw("EXISTS", key) for key in written]
 
 
@@ -60,6 +65,16 @@ def test_a_former_owner_is_refused_and_told_who_has_it(lab: Lab, name: str) -> N
     lab.steal(id_, "thief-1")
     assert word(lab, EVERY[name](lab, "me", (id_, count))) == Word("taken", "thief-1", 2)
     assert lab.pending() == {id_: ("thief-1", 2)}
+    assert traces(lab) == [0, 0, 0, 0]
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_an_owner_with_the_same_attempt_as_the_holder_is_refused(lab: Lab, name: str) -> None:
+    """DESIGN 4: after a failover two owners hold the same attempt; the count alone is no fence."""
+    ((id_, count),) = lab.held()
+    lab.raw("XCLAIM", lab.keys.stream, lab.group, "thief", 0, id_, "JUSTID")
+    assert word(lab, EVERY[name](lab, "me", (id_, count))) == Word("taken", "thief", 1)
+    assert lab.pending() == {id_: ("thief", 1)}
     assert traces(lab) == [0, 0, 0, 0]
 
 

@@ -9,6 +9,7 @@ import pytest
 from headrace.errors import NoGroup
 from headrace.redis import commands, scripts
 from headrace.redis.calls import OK, Call, Word
+from headrace.redis.link import SyncLink
 from headrace.redis.replies import Due, Look
 from tests.support.lab import Lab, Pair
 
@@ -110,9 +111,9 @@ def test_each_waiting_delivery_has_one_winner_among_many_takers(lab: Lab) -> Non
     lab.call(scripts.park(lab.keys, lab.group, "me", 0, "waiting", triples))
     time.sleep(0.002)
 
-    def drain(taker: int, link: object) -> list[bytes]:
+    def drain(taker: int, link: SyncLink) -> list[bytes]:
         got: list[bytes] = []
-        while found := link.call(scripts.due(lab.keys, lab.group, f"taker-{taker}", 7)).taken:  # type: ignore[attr-defined]
+        while found := link.call(scripts.due(lab.keys, lab.group, f"taker-{taker}", 7)).taken:
             got += [id_ for id_, *_ in found]
         return got
 
@@ -205,6 +206,7 @@ def test_a_destroyed_waiting_group_costs_the_count_and_never_the_message(lab: La
         (pairs[1][0], 1, "waiting"),
     ]
     assert found.regrouped
+    assert lab.waiting in [group.name for group in lab.call(commands.groups(lab.keys))]
     assert park(lab, (pairs[0][0], 1), 60_000) == OK
     time.sleep(0.06)
     found = take(lab)
@@ -322,7 +324,7 @@ def test_started_deliveries_keep_their_count_and_the_others_give_it_back(lab: La
 def test_more_than_a_chunk_is_adopted_by_asking_again(lab: Lab) -> None:
     pairs = lab.held(250, owner="dead")
     started = [id_ for id_, _ in pairs[::2]]
-    seen = []
+    seen: list[int] = []
     while not seen or seen[-1] == 100:
         seen.append(lab.call(scripts.adopt(lab.keys, lab.group, "dead", started, chunk=100)).seen)
     assert seen == [100, 100, 50]

@@ -72,8 +72,8 @@ class Lab:
         """Make deliveries look idle for so long, with owner and count as they are."""
         for at in range(0, len(ids), 1000):
             chunk = ids[at : at + 1000]
-            words = ("XCLAIM", self.keys.stream, group or self.group, owner, 0, *chunk, "IDLE", idle_ms, "JUSTID")
-            self.raw(*words)
+            to = (self.keys.stream, group or self.group, owner)
+            self.raw("XCLAIM", *to, 0, *chunk, "IDLE", idle_ms, "JUSTID")
 
     def steal(self, id_: bytes, owner: str = "thief") -> None:
         """What a rescue does: another owner, count + 1."""

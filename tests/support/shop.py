@@ -9,7 +9,7 @@
     {"do": "ask"}                       wait until the test makes the file named by "file", then {"then": ...}
 
 Settings come from HEADRACE_SHOP, a JSON object: url, stream, history, handler (its options), app (options of App),
-plain (a plain def handler). `python -m tests.support.shop` runs it without a supervisor.
+plain (a plain def handler). main() runs it without a supervisor.
 """
 
 from __future__ import annotations
@@ -135,6 +135,3 @@ def main() -> None:
     logging.basicConfig(level="INFO", stream=sys.stderr, format="%(levelname)s %(process)d %(message)s")
     app.run(burst="--burst" in sys.argv)
 
-
-if __name__ == "__main__":
-    main()

@@ -118,7 +118,7 @@ class Workers:
 
     def start(self, *, url: str = "", ready: bool = True, **settings: Any) -> Process:
         """A plain worker process: app.run()."""
-        return self._begin(["-m", "tests.support.shop"], url, settings, ready=1 if ready else 0)
+        return self._begin(["-c", "from tests.support.shop import main; main()"], url, settings, ready=1 if ready else 0)
 
     def supervise(
         self, processes: int = 1, *, url: str = "", ready: bool = True, options: Any = None, **settings: Any
@@ -144,6 +144,11 @@ class Workers:
         """Put one message into the stream; shop.py says what an order may be."""
         added = server.sync().xadd(self.stream, {"payload": json.dumps(order)})
         return bytes(added).decode()  # type: ignore[arg-type]
+
+    def kill(self, pid: int) -> None:
+        """SIGKILL a child of one of the supervisors. One that has just died by itself is fine."""
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
 
     def until(self, happened: Callable[[History], Any], timeout: float = 10.0, what: str = "") -> Any:
         """Wait until the history shows something; on failure the logs of all processes are shown."""

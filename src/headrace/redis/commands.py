@@ -5,7 +5,6 @@ Replies are read raw, because redis-py's own parsers break on CLAIM and JUSTID a
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -19,6 +18,7 @@ from headrace.redis.replies import (
     Pending,
     PendingRow,
     StreamInfo,
+    owner_entry,
 )
 
 NEVER_IDLE_MS: Final = 10**15
@@ -152,9 +152,10 @@ def owners(keys: Keys, group: str) -> Call[list[OwnerInfo]]:
 def _owners(reply: list[bytes]) -> list[OwnerInfo]:
     found = []
     for name, entry in zip(reply[::2], reply[1::2], strict=True):
-        about = json.loads(entry)
+        about = owner_entry(entry)
         about.pop("token", None)  # tells process starts apart: nobody else's business
-        found.append(OwnerInfo(text(name), about.pop("lease_ms"), about.pop("seen_ms"), about))
+        if about:
+            found.append(OwnerInfo(text(name), about.pop("lease_ms"), about.pop("seen_ms"), about))
     return found
 
 

@@ -16,6 +16,15 @@ def _idle(ms: int) -> int:
     return ms if 0 <= ms < EPOCH_MS else 0
 
 
+def owner_entry(raw: bytes) -> dict[str, Any]:
+    """What an owner entered about itself (join.lua); {} if there is nothing, or nothing of ours."""
+    try:
+        entry = json.loads(raw)
+    except ValueError:
+        return {}
+    return entry if isinstance(entry, dict) and {"seen_ms", "lease_ms"} <= entry.keys() else {}
+
+
 def _texts(raws: list[bytes]) -> list[str]:
     return [text(raw) for raw in raws]
 
@@ -61,7 +70,7 @@ class Rescue(NamedTuple):
     @classmethod
     def of(cls, reply: list[Any]) -> Rescue:
         cursor, rows, trimmed, server_ms = reply
-        taken = [(id_, fields, attempt, _idle(ms), text(former)) for id_, fields, attempt, ms, former in rows]
+        taken = [(id_, fields, int(count), _idle(ms), text(former)) for id_, fields, count, ms, former in rows]
         return cls(taken, _texts(trimmed), cursor.decode(), cursor == b"late", server_ms)
 
 
@@ -71,7 +80,7 @@ class Mine(NamedTuple):
 
     @classmethod
     def of(cls, reply: list[Any]) -> Mine:
-        return cls([(id_, fields, count, 0) for id_, fields, count in reply[0]], _texts(reply[1]))
+        return cls([(id_, fields, int(count), 0) for id_, fields, count in reply[0]], _texts(reply[1]))
 
 
 class Due(NamedTuple):
@@ -84,7 +93,7 @@ class Due(NamedTuple):
     @classmethod
     def of(cls, reply: list[Any]) -> Due:
         rows, trimmed, next_ms, dropped, vanished = reply
-        taken = [(id_, fields, attempt, late_ms, text(mark)) for id_, fields, attempt, late_ms, mark in rows]
+        taken = [(id_, fields, int(count), late_ms, text(mark)) for id_, fields, count, late_ms, mark in rows]
         return cls(taken, _texts(trimmed), _ms(next_ms), dropped, vanished == 1)
 
 
@@ -139,7 +148,7 @@ class Joined(NamedTuple):
     @classmethod
     def of(cls, reply: list[Any]) -> Joined:
         word, entry, lease_ms, server_ms = reply
-        return cls(word == b"ok", json.loads(entry) if entry else {}, lease_ms, server_ms)
+        return cls(word == b"ok", owner_entry(entry), lease_ms, server_ms)
 
     def taken(self, owner: str) -> OwnerTaken:
         """The error to raise when the name is in use (SPEC 2)."""

@@ -75,7 +75,10 @@ def ack(
     # Bounds that miss an id cost that id a look of its own, see ack.lua.
     lowest, highest = min(ids).partition(b"-")[0], max(ids).partition(b"-")[0]
     head = (1, keys.stream, group, owner, delete, waiting_group(group), lowest, highest)
-    return Call((*head, *flat(pairs)), parse_words, _ACK)
+    counts = {pair[1] for pair in pairs}
+    if len(counts) == 1:  # nearly always: then half the words do
+        return Call((*head, *counts, *ids), parse_words, _ACK)
+    return Call((*head, "", *flat(pairs)), parse_words, _ACK)
 
 
 def done(

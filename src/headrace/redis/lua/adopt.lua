@@ -14,6 +14,11 @@ local now_ms = time[1] * 1000 + math.ceil(time[2] / 1000)
 local started = {}
 for i = 7 + delays, #ARGV do started[ARGV[i]] = true end
 
+-- a count in full: it has 63 bits (XNACK FATAL sets them all), Lua's numbers 53
+local function digits(count)
+  return count < 2 ^ 63 and string.format('%.0f', count) or '9223372036854775807'
+end
+
 local function wait_there(id, mark, count)
   local claim = {'XCLAIM', stream, waiting_group, mark, 0, id, 'FORCE', 'RETRYCOUNT', count, 'JUSTID'}
   local reply = redis.pcall(unpack(claim))
@@ -37,7 +42,7 @@ for _, row in ipairs(rows) do
   else
     count, given_back = math.max(count - 1, 0), given_back + 1
   end
-  if wait_there(id, mark, string.format('%.0f', count)) then
+  if wait_there(id, mark, digits(count)) then
     redis.call('ZADD', due_set, string.format('%.0f', due_ms), id)
   else
     trimmed[#trimmed + 1] = id

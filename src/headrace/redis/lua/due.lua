@@ -7,7 +7,8 @@
 --   list. It is claimed before it leaves that list, so it is in one of the two at any time.
 local stream, due_set, group, waiting_group, owner = KEYS[1], KEYS[2], ARGV[1], ARGV[2], ARGV[3]
 local limit, alone, early_ms = tonumber(ARGV[4]), ARGV[5] == 'alone', tonumber(ARGV[6])
-local ALONE, TURN = 1e15, 2e15 -- the due set's score is due ms; 10^15 more: must run alone; 2 x 10^15 more: end of a turn
+-- The due set's score is due ms; 10^15 more: must run alone; 2 x 10^15 more: reserved, until the end of a turn.
+local ALONE, TURN = 1e15, 2e15
 
 local time = redis.call('TIME')
 local now_ms = time[1] * 1000 + math.floor(time[2] / 1000)
@@ -15,6 +16,11 @@ local now_ms = time[1] * 1000 + math.floor(time[2] / 1000)
 local function ripe(offset, until_ms, most)
   local lowest, highest = string.format('%.0f', offset), string.format('%.0f', offset + until_ms)
   return redis.call('ZRANGEBYSCORE', due_set, lowest, highest, 'WITHSCORES', 'LIMIT', 0, most)
+end
+
+-- a count in full: it has 63 bits (XNACK FATAL sets them all), Lua's numbers 53
+local function digits(count)
+  return count < 2 ^ 63 and string.format('%.0f', count) or '9223372036854775807'
 end
 
 local ids = {}
@@ -41,10 +47,10 @@ for i = 1, #ids, 2 do
   if held then
     -- in the main list already (group set back, failover): whoever holds it there keeps it
   elseif attempt then
-    local count = string.format('%.0f', attempt)
+    local count = digits(attempt)
     local entry = redis.call('XCLAIM', stream, group, owner, 0, id, 'FORCE', 'RETRYCOUNT', count)[1]
     if entry then
-      taken[#taken + 1] = {id, entry[2], attempt, late_ms, mark}
+      taken[#taken + 1] = {id, entry[2], count, late_ms, mark}
     else
       trimmed[#trimmed + 1] = id
     end

@@ -1,7 +1,7 @@
 -- keep_floor: notes where a vanished group would have to go on: just below its lowest unfinished id.
 -- KEYS 1 stream 2 floor · ARGV 1 group 2 waiting group
 -- Answers the note: "<floor without what waits> <floor with it>"; regroup.lua takes the second if both groups vanished.
--- Safe to repeat. One SET, so there is no half-way. A group that is not there is an error (NOGROUP), and the note stays.
+-- Safe to repeat. One SET, so there is no half-way. Without the group it is an error (NOGROUP), and the note stays.
 local stream, floor, group, waiting_group = KEYS[1], KEYS[2], ARGV[1], ARGV[2]
 
 -- decimal digits minus one: ids have 64 bits, Lua's numbers 53

@@ -5,6 +5,11 @@
 local stream, group, owner, limit = KEYS[1], ARGV[1], ARGV[2], tonumber(ARGV[3])
 local PAGE = 500
 
+-- a count in full: it has 63 bits (XNACK FATAL sets them all), Lua's numbers 53
+local function digits(count)
+  return count < 2 ^ 63 and string.format('%.0f', count) or '9223372036854775807'
+end
+
 local known = {}
 for i = 4, #ARGV do known[ARGV[i]] = true end
 
@@ -15,10 +20,10 @@ repeat
     local id = row[1]
     start = '(' .. id
     if not known[id] and #found < limit then
-      local count = string.format('%.0f', row[4])
+      local count = digits(row[4])
       local entry = redis.call('XCLAIM', stream, group, owner, 0, id, 'RETRYCOUNT', count)[1]
       if entry then
-        found[#found + 1] = {id, entry[2], row[4]}
+        found[#found + 1] = {id, entry[2], count}
       else
         redis.call('XACK', stream, group, id)
         trimmed[#trimmed + 1] = id

@@ -11,6 +11,11 @@ local time = redis.call('TIME')
 local due_ms = time[1] * 1000 + math.ceil(time[2] / 1000) + delay_ms -- rounded up: never early
 if ARGV[6] == 'alone' then due_ms = due_ms + ALONE end
 
+-- a count in full: it has 63 bits (XNACK FATAL sets them all), Lua's numbers 53
+local function digits(count)
+  return count < 2 ^ 63 and string.format('%.0f', count) or '9223372036854775807'
+end
+
 -- Files an id in the waiting group. Made at the highest id there is, that group never delivers anything by itself.
 -- XCLAIM is allowed under maxmemory, and as the first write it lets XGROUP and ZADD through.
 local function wait_there(id, count)
@@ -27,14 +32,14 @@ end
 
 local words = {}
 for i = 7, #ARGV, 3 do
-  local id, count, keep, word = ARGV[i], tonumber(ARGV[i + 1]), ARGV[i + 2], 'ok'
+  local id, count, keep, word = ARGV[i], tonumber(ARGV[i + 1]), tonumber(ARGV[i + 2]), 'ok'
   local row = redis.call('XPENDING', stream, group, id, id, 1)[1]
   if not row then
     word = 'gone'
   elseif row[2] ~= owner or row[4] ~= count then
     word = 'taken ' .. row[2] .. ' ' .. string.format('%.0f', row[4])
   else
-    if not wait_there(id, keep) then
+    if not wait_there(id, digits(keep)) then
       word = 'trimmed'
     elseif delay_ms >= 0 then
       redis.call('ZADD', due_set, string.format('%.0f', due_ms), id)

@@ -1,0 +1,81 @@
+"""Measure Headrace.
+
+python -m bench worker                   one bench, on the embedded server and on Redis 8.10
+python -m bench worker --json            the same; the last line is one JSON object
+python -m bench all --table              every bench; the last lines are the README's table
+
+What a bench must reach stands beside its figures, and whether it did: the exit code is 0 all the same.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any, Final, Protocol
+
+from bench.arena import DEFAULT, KNOWN, Arena, arena
+from bench.report import MARKDOWN_HEAD, Report, Run
+
+NAMES: Final = ("worker", "worker5ms", "rescue", "alive", "claim", "renew")
+
+
+class Bench(Protocol):
+    """What the file of a bench offers."""
+
+    def measure(self, arena: Arena, say: Callable[[str], None], scale: float = 1.0) -> list[Run]: ...
+    def report(self, runs: list[Run]) -> Report: ...
+
+
+def load(name: str) -> Bench:
+    module: Any = importlib.import_module(f"bench.{name}")
+    found: Bench = module
+    return found
+
+
+def run(name: str, servers: Sequence[str], scale: float = 1.0) -> Report:
+    """Measure on one server after the other, each started for this bench alone."""
+    bench, runs = load(name), []
+    for key in servers:
+        with arena(key) as server:
+            _say(f"{name} on {server.name}")
+            runs += bench.measure(server, lambda line: _say(f"  {line}"), scale)
+    return bench.report(runs)
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+def _arguments(words: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m bench", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("name", choices=(*NAMES, "all"), metavar="NAME", help=", ".join((*NAMES, "all")))
+    parser.add_argument("--json", action="store_true", help="print one JSON object as the last line")
+    parser.add_argument("--table", action="store_true", help="print the README's table")
+    parser.add_argument(
+        "--server", action="append", choices=KNOWN, help=f"instead of {' and '.join(DEFAULT)}; may be repeated"
+    )
+    parser.add_argument("--scale", type=float, default=1.0, help="0.01: a hundredth of the work, for a first look")
+    return parser.parse_args(words)
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    options = _arguments(words)
+    names = NAMES if options.name == "all" else (options.name,)
+    reports = [run(name, options.server or DEFAULT, options.scale) for name in names]
+    for report in reports:
+        print(report.as_text(), file=sys.stderr if options.json else sys.stdout, flush=True)
+    if options.table:
+        print("\n".join([*MARKDOWN_HEAD, *(row for report in reports for row in report.as_markdown())]))
+    if options.json:
+        found = {report.name: report.as_json() for report in reports}
+        print(json.dumps(found if options.name == "all" else found[options.name], ensure_ascii=False))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

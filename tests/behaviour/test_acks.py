@@ -1,0 +1,170 @@
+"""Acknowledging (SPEC 23), in place of the handler's return."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from headrace import App, Delivery, DeliveryLost
+from headrace.names import keys_of
+from headrace.redis import scripts
+from tests.support.looking import fill, orphan, pending
+from tests.support.servers import Server
+from tests.support.wait import wait_until
+from tests.support.workshop import GROUP, Ledger, counted
+
+MakeApp = Callable[..., App]
+
+
+async def test_a_handler_that_returns_acks_and_its_message_is_started_once(
+    server: Server, stream: str, make_app: MakeApp
+) -> None:
+    """SPEC 23."""
+    app, ledger = make_app(server), Ledger()
+    orders = app.stream(stream)
+
+    @orders.handler(group=GROUP, lease="400ms")
+    async def bill(order: Any, delivery: Delivery[Any]) -> None:
+        ledger.note(order, delivery)
+
+    async with app.worker():
+        added = await orders.add({"n": 1})
+        await wait_until(lambda: counted(app, "handled_total", outcome="ack") == 1)
+        assert pending(server, stream, GROUP) == {}
+    assert (ledger.ids, ledger.attempts) == ([added.id], [1])
+
+
+async def test_a_plain_def_handler_runs_in_a_thread_and_acks(server: Server, stream: str, make_app: MakeApp) -> None:
+    """SPEC 23; DESIGN 5: both kinds of handlers."""
+    app = make_app(server)
+    orders, seen = app.stream(stream), []
+
+    @orders.handler(group=GROUP, lease="400ms")
+    def bill(order: Any) -> None:
+        import threading
+
+        seen.append((order["n"], threading.current_thread().name))
+
+    async with app.worker():
+        for n in range(20):
+            await orders.add({"n": n})
+        await wait_until(lambda: counted(app, "handled_total", outcome="ack") == 20)
+    assert sorted(n for n, _ in seen) == list(range(20))
+    assert all(name.startswith("headrace") for _, name in seen)
+
+
+async def test_acks_of_empty_handlers_cost_less_than_a_tenth_of_a_command_a_message(
+    server: Server, stream: str, make_app: MakeApp
+) -> None:
+    """SPEC 23: acks are gathered; counted by the server, at 100 slots."""
+    fill(server, stream, 5_000)
+    app = make_app(server)
+    orders = app.stream(stream)
+
+    @orders.handler(group=GROUP, lease="10s", concurrency=100)
+    async def bill(order: Any) -> None:
+        pass
+
+    before = _commands(server)
+    async with app.worker():
+        await wait_until(lambda: counted(app, "handled_total", outcome="ack") == 5_000, 20)
+        spent = _commands(server) - before
+    assert spent < 500
+
+
+def _commands(server: Server) -> int:
+    """What clients have sent: calls from inside scripts are counted too, so scripts count as one and no more."""
+    stats = server.sync().info("commandstats")
+    sent = ("cmdstat_evalsha", "cmdstat_xreadgroup", "cmdstat_client", "cmdstat_time")
+    return sum(about["calls"] for name, about in stats.items() if name.startswith(sent))
+
+
+@pytest.mark.servers("redis8", "redis6")
+async def test_10_000_in_flight_finish_in_random_order_and_no_ack_is_refused(
+    server: Server, stream: str, make_app: MakeApp
+) -> None:
+    """SPEC 23."""
+    fill(server, stream, 10_000)
+    app = make_app(server)
+    orders, gates = app.stream(stream), []
+
+    @orders.handler(group=GROUP, lease="60s", concurrency=10_000)
+    async def bill(order: Any) -> None:
+        gate = asyncio.get_running_loop().create_future()
+        gates.append(gate)
+        await gate
+
+    async with app.worker():
+        await wait_until(lambda: len(gates) == 10_000, 30)
+        random.shuffle(gates)
+        for at, gate in enumerate(gates):
+            gate.set_result(None)
+            if at % 50 == 0:
+                await asyncio.sleep(0)
+        await wait_until(lambda: counted(app, "handled_total", outcome="ack") == 10_000, 30)
+    assert counted(app, "refused_total") == 0
+    assert pending(server, stream, GROUP) == {}
+
+
+async def test_a_repeated_ack_says_gone_and_is_not_refused(
+    server: Server, stream: str, make_app: MakeApp
+) -> None:
+    """SPEC 23, DESIGN 4b: what happened once is gone the second time; another owner's is taken."""
+    fill(server, stream, 2)
+    first, second = (id_.encode() for id_ in orphan(server, stream, GROUP, 2, owner="me"))
+    link, keys = make_app(server).link, keys_of(stream)
+    assert [word.kind for word in await link.call(scripts.ack(keys, GROUP, "me", [(first, 1)]))] == ["ok"]
+    again = await link.call(scripts.ack(keys, GROUP, "me", [(first, 1), (second, 1)]))
+    assert [word.kind for word in again] == ["gone", "ok"]
+
+
+async def test_a_batch_handler_acks_what_it_returns_from_and_ends_single_ones_itself(
+    server: Server, stream: str, make_app: MakeApp
+) -> None:
+    """SPEC 23, DESIGN 5: batch handlers take a list of deliveries."""
+    fill(server, stream, 10)
+    app, sizes = make_app(server), []
+    orders = app.stream(stream)
+
+    @orders.handler(group=GROUP, lease="2s", batch=5)
+    async def bill(batch: list[Delivery[Any]]) -> None:
+        sizes.append(len(batch))
+        for delivery in batch:
+            if delivery.payload["n"] == 3:
+                await delivery.bury("not this one")
+
+    async with app.worker():
+        await wait_until(lambda: counted(app, "handled_total") == 10)
+    assert max(sizes) <= 5
+    assert sum(sizes) == 10
+    assert counted(app, "handled_total", outcome="bury") == 1
+    assert pending(server, stream, GROUP) == {}
+
+
+async def test_a_delivery_ends_once_and_its_outcome_is_not_replaced(
+    server: Server, stream: str, make_app: MakeApp
+) -> None:
+    """SPEC 23, DESIGN 4: a second, other outcome is refused, and so is an exception after an ack."""
+    app, errors = make_app(server), []
+    orders = app.stream(stream)
+
+    @orders.handler(group=GROUP, lease="2s")
+    async def bill(order: Any, delivery: Delivery[Any]) -> None:
+        await delivery.ack()
+        try:
+            await delivery.bury("changed my mind")
+        except DeliveryLost as error:
+            errors.append(str(error))
+        raise RuntimeError("after the outcome")
+
+    async with app.worker():
+        await orders.add({})
+        await wait_until(lambda: errors)
+        await wait_until(lambda: pending(server, stream, GROUP) == {})
+    assert "a delivery ends once" in errors[0]
+    assert await orders.dead_letters.count() == 0
+    assert await orders.backlog(GROUP) == 0

@@ -18,6 +18,7 @@ from typing import Any, Final, Protocol
 
 from bench.arena import DEFAULT, KNOWN, Arena, arena
 from bench.report import MARKDOWN_HEAD, Report, Run
+from tests.support.binaries import find
 
 NAMES: Final = ("worker", "worker5ms", "rescue", "alive", "claim", "renew")
 
@@ -45,6 +46,17 @@ def run(name: str, servers: Sequence[str], scale: float = 1.0) -> Report:
     return bench.report(runs)
 
 
+def at_hand(servers: Sequence[str]) -> list[str]:
+    """Those of the servers that this machine has; a missing one is said."""
+    found = []
+    for key in servers:
+        if key != "embedded" and find(key) is None:
+            _say(f"WITHOUT {key}, which is not at hand: `make servers` fetches it")
+        else:
+            found.append(key)
+    return found
+
+
 def _say(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
@@ -53,7 +65,9 @@ def _arguments(words: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m bench", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("name", choices=(*NAMES, "all"), metavar="NAME", help=", ".join((*NAMES, "all")))
+    parser.add_argument(
+        "name", nargs="?", default="all", choices=(*NAMES, "all"), metavar="NAME", help=", ".join((*NAMES, "all"))
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object as the last line")
     parser.add_argument("--table", action="store_true", help="print the README's table")
     parser.add_argument(
@@ -66,7 +80,10 @@ def _arguments(words: Sequence[str] | None) -> argparse.Namespace:
 def main(words: Sequence[str] | None = None) -> int:
     options = _arguments(words)
     names = NAMES if options.name == "all" else (options.name,)
-    reports = [run(name, options.server or DEFAULT, options.scale) for name in names]
+    servers = at_hand(options.server or DEFAULT)
+    if not servers:
+        return 2
+    reports = [run(name, servers, options.scale) for name in names]
     for report in reports:
         print(report.as_text(), file=sys.stderr if options.json else sys.stdout, flush=True)
     if options.table:

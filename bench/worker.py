@@ -17,7 +17,7 @@ from bench.report import Criterion, Report, Run, lowest
 
 MESSAGES: Final = 100_000
 WAITING: Final = 1_000_000
-ROUNDS: Final = 3
+ROUNDS: Final = 5
 CONCURRENCIES: Final = (32, 100, 1_000)
 
 CRITERIA: Final = (

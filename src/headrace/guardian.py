@@ -177,7 +177,7 @@ def adopt(link: SyncLink, ward: Ward) -> int:
                     ward.owner,
                     started,
                     delays,
-                    alone_from=lane.max_attempts - 1,
+                    alone_at=lane.max_attempts - 1,
                     chunk=CHUNK,
                 )
             )

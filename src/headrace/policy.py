@@ -101,10 +101,13 @@ def crash_delay_ms(attempt: int, max_attempts: int) -> int:
 
     The first crash is most likely the process's own and waits for nothing. Later ones wait 1 s doubling to
     60 s, and before the last attempt it is at least 1 s, so that one poison message cannot burn through its
-    attempts while it takes neighbours down (DESIGN 11b).
+    attempts while it takes neighbours down (DESIGN 11b). After the last attempt there is nothing to wait for:
+    whoever takes it buries it.
     """
+    if attempt >= max_attempts:
+        return 0
     delay_ms = 0 if attempt <= 1 else _doubling(CRASH_FIRST_MS, attempt - 1, CRASH_CAP_MS)
-    return max(delay_ms, CRASH_FIRST_MS) if attempt + 1 >= max_attempts else delay_ms
+    return max(delay_ms, CRASH_FIRST_MS) if attempt + 1 == max_attempts else delay_ms
 
 
 def reconnect_delay_ms(tries: int, rand: float) -> int:

@@ -119,6 +119,7 @@ class Reader:
         self._native = native
         self._changed = asyncio.Event()
         self._drained = False
+        self._groupless = False  # the server said NOGROUP
         self._reconcile_at = math.inf  # an answer did not arrive whole: I may hold what I never saw
         self._old_client = 0
         self.blocked = False
@@ -142,7 +143,7 @@ class Reader:
                 await self._turn()
                 tries = 0
             except NoGroup:
-                await self._regroup()
+                self._groupless = True
             except HeadraceError as error:
                 self._acks.carried(by_reader=False)
                 if classify(error) is Verdict.FATAL:
@@ -167,8 +168,13 @@ class Reader:
 
     async def _turn(self) -> None:
         self.turns_at = time.monotonic()
+        if self._groupless:
+            await self._regroup()
+            self._groupless = False
         if self._due.alone_due and await self._due.ask_turn(self._link):
             await self._take_alone()
+        if self._gate.closed:
+            self._acks.carried(by_reader=False)  # they must not wait here for what waits for them
         async with self._gate.taking():
             if not self.stopping:
                 await self._take()
@@ -176,6 +182,9 @@ class Reader:
             await self._wait_for_slot()
 
     async def _take(self) -> None:
+        if not self._link.is_open:
+            await self._link.open()
+        self._rescue.seen(self._link, 0.0)
         now = time.monotonic()
         if self._reconcile_at <= now and self._slots.free > 0:
             await self._reconcile()

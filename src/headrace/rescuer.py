@@ -40,6 +40,7 @@ class Rescuer:
         self._server_ms = 0
         self._server_at = 0.0
         self.last_at = time.monotonic()
+        self.quiet()
 
     @property
     def next_at(self) -> float:

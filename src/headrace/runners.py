@@ -129,6 +129,8 @@ class Runners:
                 continue
             if len(queue) < size and self._batch_wait_s:
                 await asyncio.sleep(self._batch_wait_s)
+                if self.closed:
+                    return
             batch = [queue.popleft() for _ in range(min(size, len(queue)))]
             if queue:
                 self.wake()

@@ -74,6 +74,8 @@ class Worker:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.stop()
+        if kind is None and self._failed is not None and self._failed.done():
+            self._failed.result()  # what failed the worker for good is not lost, wherever it was used
 
     # ── start ──
 

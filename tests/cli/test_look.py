@@ -34,8 +34,8 @@ def test_pending_says_who_holds_what_and_what_waits_why_and_until_when(
     assert waiting[released]["why"] == "released 2×"
     assert (said["held_total"], said["waiting_total"]) == (1, 4)
     told = headrace("pending", stream, "billing", "--limit", "2")
-    for words in ("1 message held by 1 owner", "ann", "4 messages waiting", "in 59 s", "alone"):
-        assert words in told.out.replace("in 1 min", "in 59 s")
+    for words in ("1 message held by 1 owner", "ann", "4 messages waiting", "again later", "alone"):
+        assert words in told.out
     assert "the first 2 of each" in told.err
 
 
@@ -97,8 +97,16 @@ def test_an_unknown_group_is_told_which_was_meant(headrace: Callable[..., Ran], 
 
 @pytest.mark.parametrize(
     ("ms", "words"),
-    [(0, "0 ms"), (999, "999 ms"), (3_210, "3.2 s"), (59_999, "59 s"), (60_000, "1 min"), (250_000, "4 min 10 s")]
-    + [(7_500_000, "2 h 5 min"), (86_400_000 * 3 + 3_600_000 * 4, "3 d 4 h")],
+    [
+        (0, "0 ms"),
+        (999, "999 ms"),
+        (3_210, "3.2 s"),
+        (59_999, "59 s"),
+        (60_000, "1 min"),
+        (250_000, "4 min 10 s"),
+        (7_500_000, "2 h 5 min"),
+        (273_600_000, "3 d 4 h"),
+    ],
 )
 def test_durations_read_as_people_write_them(ms: int, words: str) -> None:
     assert span(ms) == words

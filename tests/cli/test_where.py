@@ -44,7 +44,7 @@ def test_files_are_searched_upwards_and_a_project_without_our_table_is_passed_by
 )
 def test_a_bad_file_is_named_with_what_to_change(nowhere: Path, text: str, words: str) -> None:
     write(nowhere, "headrace.toml", text)
-    with pytest.raises(ConfigError, match="headrace.toml") as caught:
+    with pytest.raises(ConfigError, match=r"headrace\.toml") as caught:
         find(None, {}, nowhere)
     assert words in str(caught.value)
 

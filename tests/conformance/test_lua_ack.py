@@ -69,6 +69,16 @@ def test_a_mixed_batch_gets_a_word_each_in_order(lab: Lab) -> None:
     assert list(lab.pending()) == [pairs[0][0], pairs[3][0]]
 
 
+def test_deliveries_of_different_attempts_are_acked_together(lab: Lab) -> None:
+    pairs = lab.held(8)
+    lab.steal(pairs[2][0], "me")
+    pairs[2] = (pairs[2][0], 2)
+    wrong = [*pairs[:5], (pairs[5][0], 2), *pairs[6:]]
+    words = lab.call(scripts.ack(lab.keys, lab.group, "me", wrong))
+    assert [word.kind for word in words] == ["ok"] * 5 + ["taken"] + ["ok"] * 2
+    assert list(lab.pending()) == [pairs[5][0]]
+
+
 def test_acking_a_trimmed_entry_is_fine_because_its_work_is_done(lab: Lab) -> None:
     pairs = lab.held(6)
     lab.trim(*(id_ for id_, _ in pairs[:3]))

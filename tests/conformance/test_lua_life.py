@@ -63,7 +63,7 @@ class World:
     def adopt(self) -> None:
         started = [id_ for _, (id_, _) in self.beliefs if self.dice.random() < 0.5]
         dead = self.dice.choice(OWNERS)
-        call = scripts.adopt(self.lab.keys, self.lab.group, dead, started, [0, 1], alone_from=3, chunk=4)
+        call = scripts.adopt(self.lab.keys, self.lab.group, dead, started, [0, 1], alone_at=3, chunk=4)
         self.lab.call(call)
 
     def believe(self, owner: str, pairs: list[Pair]) -> None:

@@ -339,14 +339,14 @@ def test_the_delay_follows_from_the_number_of_crashes(lab: Lab) -> None:
         lab.raw("XCLAIM", lab.keys.stream, lab.group, "dead", 0, id_, "RETRYCOUNT", (1, 2, 3, 9)[at], "JUSTID")
     before_ms = lab.now_ms()
     started = [id_ for id_, _ in pairs]
-    lab.call(scripts.adopt(lab.keys, lab.group, "dead", started, [0, 10_000, 20_000], alone_from=3))
+    lab.call(scripts.adopt(lab.keys, lab.group, "dead", started, [0, 10_000, 20_000], alone_at=3))
     due = lab.due_set()
     delays = [due[id_] - before_ms for id_ in started]
     assert delays[0] < 1_000
     assert 10_000 <= delays[1] < 11_000
-    assert [delay // 10**15 for delay in delays] == [0, 0, 1, 1], "the later ones must run alone"
+    assert [delay // 10**15 for delay in delays] == [0, 0, 1, 0], "the last attempt must run alone"
     assert 20_000 <= delays[2] - 10**15 < 21_000
-    assert 20_000 <= delays[3] - 10**15 < 21_000
+    assert 20_000 <= delays[3] < 21_000
 
 
 def test_adopting_a_trimmed_entry_tells_its_id(lab: Lab) -> None:

@@ -77,7 +77,7 @@ def run_program(arguments: Sequence[str] | None = None) -> int:
         return _failed(str(error), BAD_INPUT if isinstance(error, (ConfigError, CodecError)) else FAILED)
     except UsageError as error:
         path = error.ctx.command_path if error.ctx else "headrace"
-        return _failed(f"{error.format_message().rstrip('.')}; see {path} --help", BAD_INPUT)
+        return _failed(f"{error.format_message().rstrip('.')} (see {path} --help)", BAD_INPUT)
     except ClickException as error:
         return _failed(error.format_message(), error.exit_code)
     except (typer.Abort, KeyboardInterrupt):

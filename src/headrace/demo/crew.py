@@ -67,9 +67,10 @@ class Crew:
         return found
 
     def signal(self, pid: int, number: signal.Signals) -> float:
-        """Send a signal to one worker and answer when."""
+        """Send a signal to one worker and answer when. One that has just died by itself is fine."""
         at = time.monotonic()
-        os.kill(pid, number)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)
         return at
 
     def stop(self) -> int:

@@ -17,7 +17,7 @@ PATH_VARIABLE: Final = "HEADRACE_DEMO_JOURNAL"
 
 
 class Note(NamedTuple):
-    """``what``: start, done, refused (another owner had it by then), lethal (its process dies of it)."""
+    """``what``: start, then done, failed, refused (another owner had it by then) or lethal (its process dies of it)."""
 
     at: float
     pid: int

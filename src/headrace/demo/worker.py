@@ -36,6 +36,7 @@ async def settle(payment: Payment, delivery: Delivery[Payment]) -> None:
         pen.note("lethal", delivery.id, delivery.attempt)
         os.kill(os.getpid(), signal.SIGKILL)  # as a crash in native code would end it
     if payment.currency == NO_RATE:
+        pen.note("failed", delivery.id, delivery.attempt)
         raise LookupError(f"no exchange rate for {payment.currency}")
     await asyncio.sleep(0.02 + 0.08 * (payment.cents % 100) / 100)
     effects = [

@@ -9,8 +9,8 @@ from typing import Any
 from headrace.doctor.facts import Facts
 from headrace.doctor.rights import ROLES, lacking, trials
 from headrace.endpoint import Endpoint
-from headrace.errors import AuthFailed, HeadraceError, ServerTooOld, Unavailable
-from headrace.names import keys_of
+from headrace.errors import AuthFailed, HeadraceError, MissingRight, ServerTooOld, Unavailable
+from headrace.names import Keys, keys_of
 from headrace.redis import capabilities, commands
 from headrace.redis.connect import Server
 from headrace.redis.link import Link
@@ -25,11 +25,9 @@ async def gather(server: Server, link: Link, stream: str = "") -> Facts:
     keys = keys_of(stream or UNNAMED)
     info = await _ask(link, {name: commands.info(name) for name in SECTIONS})
     config = await _ask(link, {name: commands.config(name) for name in SETTINGS})
-    tried = await _ask(link, trials(keys))
-    try:
-        can, too_old = capabilities.judge(await link.pipe(capabilities.probe(keys))), ""
-    except ServerTooOld as error:
-        can, too_old = capabilities.Capabilities(), str(error)
+    replica = isinstance(info["replication"], dict) and info["replication"].get("role") == "slave"
+    tried = {} if replica else await _ask(link, trials(keys))
+    can, too_old = await _capabilities(link, keys, replica)
     unasked = [name for name, answers in (("INFO", info), ("CONFIG GET", config)) if _all_refused(answers)]
     end = server.endpoint
     return Facts(
@@ -39,14 +37,25 @@ async def gather(server: Server, link: Link, stream: str = "") -> Facts:
         config={name: value for name, value in config.items() if isinstance(value, str)},
         unasked=tuple(unasked),
         clock_ms=await _clock_ms(link),
-        missing=lacking(keys, tried, judge_keys=bool(stream)),
-        roles=tuple(ROLES),
+        missing=lacking(keys, tried, judge_keys=bool(stream)) if tried else (),
+        roles=tuple(ROLES) if tried else (),
         stream=stream,
         loopback=_is_near(end),
         tls=end.tls,
         verified=not (end.tls_insecure or server.settings.tls_insecure),
         password=end.password is not None,
     )
+
+
+async def _capabilities(link: Link, keys: Keys, replica: bool) -> tuple[capabilities.Capabilities, str]:
+    """What it can do, and why it is too old if it is. A replica refuses to be asked most of it: READONLY."""
+    answers = await link.pipe(capabilities.probe(keys))
+    if replica:
+        answers = [MissingRight() if isinstance(answer, Unavailable) else answer for answer in answers]
+    try:
+        return capabilities.judge(answers), ""
+    except ServerTooOld as error:
+        return capabilities.Capabilities(), str(error)
 
 
 async def _ask(link: Link, questions: dict[str, Any]) -> dict[str, Any]:

@@ -45,7 +45,7 @@ def _server(facts: Facts) -> Iterator[Finding]:
 
 def _commands(facts: Facts) -> Iterator[Finding]:
     can = facts.capabilities
-    if facts.too_old:
+    if facts.too_old or can.role == "slave":
         return
     if can.claim:
         yield Finding(Level.OK, "rescue", "native: one XREADGROUP ... CLAIM reads and takes over")

@@ -230,15 +230,15 @@ def adopt(
     started: Sequence[bytes],
     delays_ms: Sequence[int] = (0,),
     *,
-    alone_from: int = 0,
+    alone_at: int = 0,
     chunk: int = 100,
 ) -> Call[replies.Adopted]:
     """Hand back a dead owner's deliveries. Repeat until it has seen fewer than the chunk.
 
-    ``delays_ms`` is how long a started one waits after its first, second, ... crash; from count
-    ``alone_from`` on it must run alone next time (0: never).
+    ``delays_ms`` is how long a started one waits after its first, second, ... crash; at count
+    ``alone_at`` the next attempt is the last and must run alone (0: never).
     """
-    head = (group, waiting_group(group), owner, chunk, alone_from, len(delays_ms))
+    head = (group, waiting_group(group), owner, chunk, alone_at, len(delays_ms))
     return Call((2, keys.stream, keys.due(group), *head, *delays_ms, *started), replies.Adopted.of, _ADOPT)
 
 

@@ -1,12 +1,12 @@
 -- adopt: hands back what a dead owner held. Started deliveries keep their count, the others give it back.
--- KEYS 1 stream 2 due set · ARGV 1 group 2 waiting group 3 dead owner 4 chunk 5 count from which a started one must
---   run alone next time, 0 never 6 how many delays follow 7.. delay ms after crash 1, 2, .. (the last repeats), then
---   the ids that were started
+-- KEYS 1 stream 2 due set · ARGV 1 group 2 waiting group 3 dead owner 4 chunk 5 count at which the next attempt is the
+--   last and must run alone, 0 never 6 how many delays follow 7.. delay ms after crash 1, 2, .. (the last repeats),
+--   then the ids that were started
 -- Answers {how many, how many of them keep their count, how many give it back, {trimmed ids}}. Repeat until it
 --   answers fewer than the chunk.
 -- Safe to repeat: what was handed back is not held any more. Filed in the waiting group before it leaves the main one.
 local stream, due_set, group, waiting_group, owner = KEYS[1], KEYS[2], ARGV[1], ARGV[2], ARGV[3]
-local chunk, alone_from, delays = ARGV[4], tonumber(ARGV[5]), tonumber(ARGV[6])
+local chunk, alone_at, delays = ARGV[4], tonumber(ARGV[5]), tonumber(ARGV[6])
 local ALONE = 1e15 -- the due set's score is due ms; 10^15 more: must run alone (due.lua)
 
 local time = redis.call('TIME')
@@ -38,10 +38,11 @@ for _, row in ipairs(rows) do
   if started[id] then
     mark, kept = 'crashed', kept + 1
     due_ms = now_ms + tonumber(ARGV[6 + math.min(math.max(count, 1), delays)])
-    if alone_from > 0 and count >= alone_from then due_ms = due_ms + ALONE end
   else
     count, given_back = math.max(count - 1, 0), given_back + 1
   end
+  -- Also for one that was not started: it may have been taken to run alone. Beyond that count it is only buried.
+  if alone_at > 0 and count == alone_at then due_ms = due_ms + ALONE end
   if wait_there(id, mark, digits(count)) then
     redis.call('ZADD', due_set, string.format('%.0f', due_ms), id)
   else

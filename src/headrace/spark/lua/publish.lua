@@ -1,0 +1,46 @@
+-- publish: appends the rows of one blob to their stream: the first of a list, which it then removes and counts.
+-- KEYS 1 target stream, and 2 list 3 counter · ARGV 1 "", MAXLEN or MINID 2 "~" or "=" 3 threshold, and 4 the blob
+--   itself where there is no list (at least once)
+-- Answers {blobs published of this list so far, blobs left}; {rows, 0} where there is no list.
+-- Safe to repeat with a list: every call takes the next blob, and the counter says how many there were. Append first,
+--   remove last, all in one script: a blob is in the stream and counted, or still in the list.
+--
+-- A blob is msgpack: [names, rows, column, column, ...] with one value or nil for each row in a column;
+-- or, where names is empty, [names, rows, row, row, ...] with names and values in turn in a row.
+local target, list, counter = KEYS[1], KEYS[2], KEYS[3]
+local trim, about, threshold, blob = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
+
+if list then
+  blob = redis.call('LINDEX', list, 0)
+  if not blob then return {tonumber(redis.call('GET', counter) or 0), 0} end
+end
+local parts = cmsgpack.unpack(blob)
+local names, rows = parts[1], parts[2]
+local head = {'XADD', target}
+if trim ~= '' then head = {'XADD', target, trim, about, threshold} end
+head[#head + 1] = '*'
+local start = #head
+
+for row = 1, rows do
+  local words, n = {unpack(head)}, start
+  if #names == 0 then
+    for _, word in ipairs(parts[2 + row]) do
+      n = n + 1
+      words[n] = word
+    end
+  else
+    for column, name in ipairs(names) do
+      local value = parts[2 + column][row]
+      if value ~= nil then
+        words[n + 1], words[n + 2] = name, value
+        n = n + 2
+      end
+    end
+  end
+  redis.call(unpack(words, 1, n))
+end
+
+if not list then return {rows, 0} end
+redis.call('LPOP', list)
+local published = redis.call('INCR', counter)
+return {published, redis.call('LLEN', list)}

@@ -1,0 +1,325 @@
+"""Rows that wait in the server until their batch is decided, and the one decision about it (docs: semantics).
+
+1. A task puts its rows as blobs into lists of its own, one for each target, in that target's slot: stage().
+2. The driver looks whether all lists are whole (seal), then stores their names as the batch's manifest (decide). The
+   first manifest wins; a driver that died is followed by another which hears what was chosen.
+3. Blob by blob the rows go into the streams (publish), counted; anybody may go on where another stopped.
+4. All counted: done, with a receipt of how many rows each target got.
+
+Every call may be repeated, so a cut connection costs time and nothing else.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass
+from importlib import resources
+from typing import Any, Final, TypeVar
+
+from headrace.errors import CommandRefused, DurabilityUnmet, HeadraceError, Verdict, WrongType, classify
+from headrace.names import OWN_MARK, keys_of
+from headrace.policy import reconnect_delay_ms
+from headrace.redis.calls import Call, Script, as_is, nothing, text
+from headrace.redis.connect import Server
+from headrace.redis.link import SyncLink
+
+T = TypeVar("T")
+
+SEALED_S: Final = 30 * 86_400  # how long a sealed list outlives a driver that died before its decision
+COUNTER_S: Final = 86_400
+PUBLISH_AT_ONCE: Final = 32  # blobs published in one write to the server
+CALL_MS: Final = 60_000  # a pipeline of large blobs takes its time
+REPLICA_MS: Final = 10_000
+
+
+@functools.cache
+def load(name: str) -> Script:
+    """Read a script of this package."""
+    content = resources.files("headrace.spark").joinpath("lua", f"{name}.lua").read_text(encoding="utf-8")
+    return Script(name, content, hashlib.sha1(content.encode(), usedforsecurity=False).hexdigest())
+
+
+# ── values ───────────────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True)
+class StagedList:
+    """One task's rows for one target."""
+
+    target: str
+    name: str
+    blobs: int
+    rows: int
+    dead: bool = False  # dead letters, not rows of the stream
+
+    @property
+    def counter(self) -> str:
+        """How many of its blobs were published; in the same slot."""
+        return self.name + ":n"
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """What a batch became: rows by target."""
+
+    batch: int
+    rows: dict[str, int]
+    dead: dict[str, int]
+
+    @property
+    def total(self) -> int:
+        return sum(self.rows.values())
+
+
+class SinkConflict(HeadraceError):
+    """The server's memory of a query and Spark's do not fit each other: somebody has to look."""
+
+
+class StagingLost(HeadraceError):
+    """Rows that waited for their batch are gone: the server lost its data, or somebody deleted keys."""
+
+
+def list_name(target: str, query: str, batch: int, token: str) -> str:
+    """A name for a task's private list, in the target's slot."""
+    return f"{keys_of(target).prefix}{OWN_MARK}stage:{len(query.encode())}:{query}:{batch}:{token}"
+
+
+def decision_name(stream: str, query: str) -> str:
+    """The hash that remembers what a query has written: beside its stream, or by itself where rows choose."""
+    return f"{keys_of(stream).prefix}{OWN_MARK}sink:{query}" if stream else f"{query}{OWN_MARK}sink"
+
+
+def manifest_of(lists: Iterable[StagedList]) -> str:
+    return json.dumps([asdict(one) for one in lists], separators=(",", ":"))
+
+
+def lists_of(manifest: str) -> list[StagedList]:
+    return [StagedList(**one) for one in json.loads(manifest)]
+
+
+def receipt_of(batch: int, lists: Iterable[StagedList]) -> Receipt:
+    rows: dict[str, int] = {}
+    dead: dict[str, int] = {}
+    for one in lists:
+        count = dead if one.dead else rows
+        count[one.target] = count.get(one.target, 0) + one.rows
+    return Receipt(batch, dict(sorted(rows.items())), dict(sorted(dead.items())))
+
+
+# ── calls ────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def stage(list_: str, before: int, expire_s: int, blobs: Sequence[bytes]) -> Call[int]:
+    return Call((1, list_, before, expire_s, *blobs), as_is, load("stage"))
+
+
+def seal(one: StagedList, expire_s: int) -> Call[str]:
+    return Call((2, one.name, one.target, one.blobs, expire_s), text, load("seal"))
+
+
+def decide(decision: str, batch: int, manifest: str, *, strict: bool, expire_s: int) -> Call[list[str]]:
+    words = (1, decision, batch, manifest, "strict" if strict else "", expire_s)
+    return Call(words, lambda reply: [text(word) for word in reply], load("decide"))
+
+
+def publish(one: StagedList, trim: tuple[str, str, str]) -> Call[list[int]]:
+    trim = ("", "", "") if one.dead else trim
+    return Call((3, one.target, one.name, one.counter, *trim), as_is, load("publish"))
+
+
+def append(target: str, trim: tuple[str, str, str], blob: bytes) -> Call[list[int]]:
+    """Publish a blob that was never staged."""
+    return Call((1, target, *trim, blob), as_is, load("publish"))
+
+
+def done(decision: str, batch: int, receipt: str, expire_s: int) -> Call[str]:
+    return Call((1, decision, batch, receipt, expire_s), text, load("done"))
+
+
+def _last(reply: list[bytes | None]) -> tuple[int, str]:
+    return (int(reply[0]) if reply[0] is not None else -1), text(reply[1] or b"")
+
+
+def last_done(decision: str) -> Call[tuple[int, str]]:
+    """The last batch that was published, -1 if none, and its receipt."""
+    return Call(("HMGET", decision, "done", "receipt"), _last)
+
+
+def type_of(key: str) -> Call[str]:
+    return Call(("TYPE", key), text)
+
+
+# ── a link that does not give up at once ─────────────────────────────────────────────────────────────
+
+
+class PatientLink:
+    """Sends calls that may be repeated, again and again until the server answers or the time is over."""
+
+    def __init__(self, url: str, name: str, retry_ms: int) -> None:
+        self._link: SyncLink = Server(url).sync_link(name, timeout_ms=CALL_MS)
+        self._retry_ms = retry_ms
+
+    def __enter__(self) -> PatientLink:
+        return self
+
+    def __exit__(self, *about: object) -> None:
+        self._link.close()
+
+    def call(self, call: Call[T]) -> T:
+        result: T = self.pipe([call])[0]
+        return result
+
+    def pipe(self, calls: Sequence[Call[Any]]) -> list[Any]:
+        """All answers. If one is an error that time may heal, all calls are sent again."""
+        return self._patiently(lambda: self._all(calls))
+
+    def _all(self, calls: Sequence[Call[Any]]) -> list[Any]:
+        answers = self._link.pipe(calls)
+        for answer in answers:
+            if isinstance(answer, HeadraceError):
+                raise answer
+        return answers
+
+    def _patiently(self, send: Callable[[], T]) -> T:
+        until, tries = time.monotonic() + self._retry_ms / 1000, 0
+        while True:
+            try:
+                return send()
+            except HeadraceError as error:
+                pause_s = reconnect_delay_ms(tries, 0.5) / 1000
+                if classify(error) is not Verdict.RETRY or time.monotonic() + pause_s > until:
+                    raise
+                tries += 1
+                time.sleep(pause_s)
+
+    def confirm_replica(self) -> None:
+        """Wait until a replica has everything this link wrote."""
+        replicas = self.call(Call(("WAIT", 1, REPLICA_MS), int))
+        if replicas < 1:
+            raise DurabilityUnmet(
+                "no replica confirmed the batch in time, so it is not finished: attach one, "
+                "or write with durability = received. Repeating the batch adds nothing twice",
+                wanted="replicated",
+            )
+
+
+# ── a batch, on the driver ───────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Which batch of which query goes where, and under which rules."""
+
+    query: str
+    number: int
+    decision: str
+    trim: tuple[str, str, str] = ("", "", "")
+    strict: bool = False  # batches follow each other; a gap means that the server has forgotten some
+    forget_s: int = 0  # the decision's life, for a write that nobody can repeat; 0: for ever
+    replicated: bool = False
+
+
+def finish(link: PatientLink, batch: Batch, mine: Sequence[StagedList]) -> Receipt:
+    """Decide, publish and close a batch, wherever an earlier try may have stopped. Returns what it became."""
+    last, receipt = link.call(last_done(batch.decision))
+    if batch.number <= last:
+        drop(link, mine)
+        return _told(batch, last, receipt)
+    sealed = batch.forget_s or SEALED_S
+    _check_seals(link, mine, link.pipe([seal(one, sealed) for one in mine]))
+    answer = link.call(
+        decide(batch.decision, batch.number, manifest_of(mine), strict=batch.strict, expire_s=batch.forget_s)
+    )
+    if answer[0] == "done":
+        drop(link, mine)
+        return _told(batch, *link.call(last_done(batch.decision)))
+    if answer[0] != "chosen":
+        drop(link, mine)
+        raise _conflict(batch, answer)
+    chosen = lists_of(answer[1])
+    names = {one.name for one in chosen}
+    drop(link, [one for one in mine if one.name not in names])
+    return _publish_all(link, batch, chosen)
+
+
+def drop(link: PatientLink, lists: Sequence[StagedList]) -> None:
+    """Forget lists that will not be published."""
+    for one in lists:
+        link.call(Call(("UNLINK", one.name), nothing))
+
+
+def _publish_all(link: PatientLink, batch: Batch, chosen: Sequence[StagedList]) -> Receipt:
+    if not batch.forget_s:
+        link.pipe([Call(("PERSIST", one.name), nothing) for one in chosen])
+    receipt = receipt_of(batch.number, chosen)
+    for one in chosen:
+        if not _publish_list(link, batch, one):
+            return receipt  # another driver has finished the batch meanwhile
+    if batch.replicated:
+        link.confirm_replica()
+    word = link.call(done(batch.decision, batch.number, json.dumps(asdict(receipt)), batch.forget_s))
+    if word == "lost":
+        raise SinkConflict(
+            f"{batch.decision}: the decision about batch {batch.number} vanished while it was published: "
+            "the server lost data; compare the target with the source before going on"
+        )
+    link.pipe([Call(("EXPIRE", one.counter, COUNTER_S), nothing) for one in chosen])
+    return receipt
+
+
+def _publish_list(link: PatientLink, batch: Batch, one: StagedList) -> bool:
+    """Publish what is left of a list. False: the whole batch is done already, and its counters may be gone."""
+    (published, left) = link.call(publish(one, batch.trim)) if one.blobs else (0, 0)
+    while published < one.blobs:
+        if left == 0:
+            if link.call(last_done(batch.decision))[0] >= batch.number:
+                return False
+            raise StagingLost(
+                f"{one.name}: {published} of {one.blobs} blobs of batch {batch.number} for {one.target} were published "
+                "and the rest is gone: the server lost data or keys were deleted"
+            )
+        answers = link.pipe([publish(one, batch.trim)] * min(left, PUBLISH_AT_ONCE))
+        published, left = answers[-1]
+    return True
+
+
+def _check_seals(link: PatientLink, lists: Sequence[StagedList], words: Sequence[str]) -> None:
+    for one, word in zip(lists, words, strict=True):
+        if word == "ok":
+            continue
+        drop(link, lists)
+        kind, _, found = word.partition(" ")
+        if kind == "type":
+            raise WrongType(f"{one.target} holds a {found}, not a stream: nothing of the batch was written")
+        raise StagingLost(
+            f"{one.name}: {found} of {one.blobs} staged blobs are there: the server lost data, or the batch waited "
+            "longer than stagingTtl. Nothing of it was written: repeat it"
+        )
+
+
+def _told(batch: Batch, last: int, receipt: str) -> Receipt:
+    """The receipt of a batch published before; only the last one's is kept."""
+    if last == batch.number and receipt:
+        return Receipt(**json.loads(receipt))
+    return Receipt(batch.number, {}, {})
+
+
+def _conflict(batch: Batch, answer: Sequence[str]) -> HeadraceError:
+    kind, other = answer
+    if kind == "open":
+        return SinkConflict(
+            f"{batch.decision}: batch {other} was begun and not finished, and batch {batch.number} came: "
+            f"write batch {other} again first, which publishes the rest of it"
+        )
+    if kind == "gap":
+        last = f"batch {other}" if other else "no batch"
+        return SinkConflict(
+            f"{batch.decision}: the server knows {last} of this query as its last, and batch {batch.number} came: "
+            "either the server lost data (compare the target with the source), or the target is new to this query "
+            '(then set option("acceptGap", "true") once)'
+        )
+    return CommandRefused(f"{batch.decision}: decide answered {kind!r}")

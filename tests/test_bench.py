@@ -1,0 +1,70 @@
+"""The benches can be run, and print what they promise to print. Figures are not tested."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench.__main__ import NAMES, load, main
+from bench.report import Criterion, Report, lowest, quantile
+
+ROOT = Path(__file__).resolve().parents[1]
+
+KEYS = {
+    "worker": "msgs_per_s raw_msgs_per_s ratio commands_per_message cpu_us_per_message rss_mb",
+    "claim": "ours_ms xautoclaim_ms ratio",
+}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_bench_offers_a_measurement_and_what_it_must_reach(name: str) -> None:
+    bench: Any = load(name)
+    assert callable(bench.measure)
+    assert bench.CRITERIA
+    assert bench.report([]).reached  # nothing measured, nothing missed
+    assert bench.__doc__
+
+
+@pytest.mark.parametrize("name", KEYS)
+def test_a_tiny_run_prints_one_json_object_with_the_promised_keys(name: str) -> None:
+    words = [sys.executable, "-m", "bench", name, "--json", "--server", "embedded", "--scale", "0.001"]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=55, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    told = json.loads(done.stdout.splitlines()[-1])
+    for run in [told, *told["runs"]]:
+        missing = set(KEYS[name].split()) - run.keys()
+        assert not missing
+    assert all(verdict["reached"] in (True, False) for verdict in told["criteria"])
+    assert {verdict["must"] for verdict in told["criteria"]}
+    assert told["bench"] == name
+
+
+def test_an_unknown_bench_is_refused_with_the_names_there_are(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["nonsense"])
+    assert "worker5ms" in capsys.readouterr().err
+
+
+def test_a_criterion_judges_the_runs_it_speaks_of() -> None:
+    runs = [
+        {"server": "a", "size": 1, "ratio": 0.9},
+        {"server": "b", "size": 1, "ratio": 0.2},
+        {"server": "b", "size": 2, "ratio": 0.1},
+    ]
+    criterion = Criterion("ratio", "≥", 0.5, {"size": 1})
+    report = Report("any", "anything", runs, [criterion], ("server", "ratio"), lowest("ratio", size=1))
+    assert [(verdict["server"], verdict["reached"]) for verdict in report.verdicts] == [("a", True), ("b", False)]
+    assert not report.reached
+    assert (report.as_json()["server"], report.as_json()["ratio"]) == ("b", 0.2)
+    assert "NOT REACHED: server=b size=1 ratio 0.2, must be ≥ 0.5" in report.as_text()
+    assert report.as_markdown() == ["| `any` | ratio, size 1 | ≥ 0.5 | a 0.9, b 0.2 (not reached) |"]
+
+
+def test_a_quantile_is_a_value_that_was_measured() -> None:
+    values = [float(number) for number in range(1, 101)]
+    assert (quantile(values, 0.5), quantile(values, 0.99), quantile([7.0], 0.99)) == (50.0, 99.0, 7.0)

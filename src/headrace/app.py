@@ -135,6 +135,15 @@ class App:
         self._jobs.append(job)
 
     @property
+    def url(self) -> str | None:
+        """The URL given in the code, if any."""
+        return self._url
+
+    @property
+    def grace_s(self) -> float:
+        return self._grace_s
+
+    @property
     def owner(self) -> str | None:
         """The owner's name, if the user fixed it."""
         return self._owner

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from headrace.app import App
 from headrace.board import Board
-from headrace.errors import ConfigError, HeadraceError
+from headrace.errors import ConfigError, HeadraceError, Verdict, classify
 from headrace.names import owner_name
 
 log = logging.getLogger("headrace")
@@ -97,7 +97,7 @@ def main(arguments: list[str] | None = None) -> int:
         asyncio.run(handle(load_app(options.target), options))
     except HeadraceError as error:
         log.error("%s: %s", type(error).__name__, error)  # noqa: TRY400 - one clear line, no traceback
-        return EXIT_FATAL
+        return EXIT_FATAL if classify(error) is Verdict.FATAL else 1  # the server is away: the parent starts us again
     return 0
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from headrace.errors import HeadraceError
 from headrace.fields import FIELD_BYTES, find_field
-from headrace.names import Keys
+from headrace.names import Keys, waiting_group
 from headrace.recorder import Recorder
 from headrace.redis import commands, scripts
 from headrace.redis.letters import Letter, open_letter
@@ -77,10 +77,12 @@ class DeadLetters:
         return found
 
     async def each(self, *, group: str | None = None) -> AsyncIterator[DeadLetter]:
-        """All of them, page by page, oldest first."""
-        start = "-"
-        while True:
-            page = await self._link.call(commands.entries(self._keys.dead_letters, start, "+", PAGE))
+        """All that are there now, page by page, oldest first. What is buried meanwhile is not among them: a replayed
+        message that fails at once would be replayed for ever."""
+        start, last = "-", await self._link.call(commands.entries(self._keys.dead_letters, count=1, newest_first=True))
+        while last:
+            end = last[0][0].decode()
+            page = await self._link.call(commands.entries(self._keys.dead_letters, start, end, PAGE))
             for raw_id, fields in page:
                 letter = read_letter(raw_id, fields, self._prefix)
                 if group is None or letter.group == group:
@@ -121,6 +123,21 @@ class DeadLetters:
         async for letter in self._chosen(ids, group, where):
             purged += await self._link.call(commands.delete(self._keys.dead_letters, [letter.id]))
         return purged
+
+    # ── parked: exhausted while dead letters are off (SPEC 29) ──
+
+    async def parked(self, group: str, limit: int = PAGE) -> list[str]:
+        """Ids of the messages that a group without dead letters has given up. They stay in the stream."""
+        rows = await self._link.call(commands.pending_rows(self._keys, waiting_group(group), limit, owner="parked"))
+        return [row.id for row in rows]
+
+    async def replay_parked(self, group: str, *ids: str) -> list[Replayed]:
+        """Give parked messages back to their group: those named, or all that are parked now."""
+        done: list[Replayed] = []
+        for one in ids or await self.parked(group, limit=10_000):
+            answer = await self._link.call(scripts.replay(self._keys, group, one, prefix=self._prefix))
+            done.append(Replayed(one, answer.kind, answer.id))
+        return done
 
     # ── inside ──
 

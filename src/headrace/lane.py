@@ -222,9 +222,8 @@ class Lane:
 
     def _exhausted(self, delivery: Delivery[Any]) -> None:
         starts = delivery.attempt - 1
-        delivery.retake(delivery.attempt, time.monotonic())
         reason = f"its owner died or hung during attempt {starts} of {self.job.settings.max_attempts}"
-        self.outbox.put(delivery, Outcome(Way.BURY, reason=reason, error="Exhausted"))
+        self.outbox.put(delivery, Outcome(Way.BURY, reason=reason, error="Exhausted", starts=starts))
 
     def _look_up(self, completion: Completion) -> None:
         """Nothing starts before its key was looked up."""

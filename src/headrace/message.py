@@ -44,6 +44,7 @@ class Outcome:
     reason: str = ""
     error: str = ""
     after_ms: int | None = None
+    starts: int | None = None  # handler starts to be told in a dead letter, where the attempt says something else
     effects: tuple[Effect, ...] = ()
     result: bytes = b""
 

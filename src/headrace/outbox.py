@@ -33,7 +33,7 @@ from headrace.slots import Slots
 log = logging.getLogger("headrace")
 
 PIPE_LIMIT = 200  # outcomes other than plain acks in one write
-ACK_LIMIT = 1000  # pairs in one ack script: keeps the script under a few milliseconds
+ACK_LIMIT = 500  # pairs in one ack script: keeps the script under a few milliseconds
 
 
 class Outbox:
@@ -244,7 +244,7 @@ class Outbox:
             "stream": member.stream,
             "group": member.group,
             "owner": member.owner,
-            "attempts": str(delivery.attempt),
+            "attempts": str(delivery.attempt if outcome.starts is None else outcome.starts),
             "first_ms": delivery.id.partition("-")[0],
             "last_ms": str(now_ms),
             "error": outcome.error,
@@ -335,7 +335,7 @@ class Outbox:
         self._recorder.count("handled_total", 1, outcome=way.value, **labels)
         if way is Way.BURY:
             log.warning(
-                "message.buried stream=%s group=%s id=%s attempts=%d reason=%s",
+                "message.buried stream=%s group=%s id=%s attempts=%d reason=%r",
                 *(
                     self._member.stream,
                     self._member.group,

@@ -202,7 +202,7 @@ class Reader:
             if ack is not None:
                 await self._ack_only(batch, ack)
             return
-        block_ms = self._block_ms() if self._drained and not self._slots.queue else 0
+        block_ms = self._block_ms() if self._drained and not self._slots.queue and not self._scanning() else 0
         claim = self._rescue.lease_ms if self._native and self._rescue.allowed else None
         read = commands.read(self._member.keys, self._member.group, self._member.owner, count, block_ms, claim)
         begun = time.monotonic()
@@ -244,6 +244,10 @@ class Reader:
             raise answers[0]
         self._drained = len(entries) < count
         self._accept(entries, Origin.NEW)
+
+    def _scanning(self) -> bool:
+        """A rescue scan is under way: the next step of it must not wait behind a blocked read."""
+        return self._rescue.allowed and self._rescue.next_at <= time.monotonic()
 
     def _block_ms(self) -> int:
         """Until the next look at what waits, at most a quarter of a lease (SPEC 5, 20)."""

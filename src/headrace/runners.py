@@ -123,14 +123,16 @@ class Runners:
     async def _gather(self) -> None:
         """The same for batch handlers: as many deliveries as there are, waiting a moment for the batch to fill."""
         queue, clean, size = self._queue, contextvars.copy_context(), self._batch or 1
+        waited = False
         while not self.closed:
             if not queue:
                 await self._wait()
                 continue
-            if len(queue) < size and self._batch_wait_s:
+            if len(queue) < size and self._batch_wait_s and not waited:
                 await asyncio.sleep(self._batch_wait_s)
-                if self.closed:
-                    return
+                waited = True
+                continue
+            waited = False
             batch = [queue.popleft() for _ in range(min(size, len(queue)))]
             if queue:
                 self.wake()

@@ -130,6 +130,7 @@ class Worker:
         if not joined.ok:
             raise joined.taken(member.owner)
         lane.heard_lease(joined.lease_ms)
+        await lane.janitor.keep_floor()
         await lane.read_link.open()
 
     def _marks(self, index: int) -> Marks:

@@ -80,7 +80,7 @@ def tell(target: str) -> dict[str, Any]:
         for job in jobs
     ]
     # The app keeps both to itself: its URL is a secret, its grace nobody else's business but ours.
-    return {"url": app._url, "grace_s": app._grace_s, "handlers": handlers}  # noqa: SLF001
+    return {"url": app.url, "grace_s": app.grace_s, "handlers": handlers}
 
 
 def main(target: str, pipe: int) -> int:

@@ -85,6 +85,10 @@ def translate(error: Exception) -> HeadraceError:
     """
     if isinstance(error, HeadraceError):
         return error
+    if type(error) is client.ConnectionError and isinstance(error.__cause__, client.RedisError):
+        error = (
+            error.__cause__
+        )  # redis-py wraps what the handshake on a unix socket said: a wrong password is no outage
     text = _clean(str(error))
     if isinstance(error, (client.AuthenticationError, client.AuthorizationError)):
         return _of_code(getattr(error, "status_code", None) or "WRONGPASS", text) or AuthFailed(text)

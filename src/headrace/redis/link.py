@@ -61,7 +61,12 @@ class Link:
 
     @property
     def is_open(self) -> bool:
-        return self._connection is not None and bool(self._connection.is_connected)
+        """Whether there is a connection that the server has not closed, as far as can be told without asking."""
+        connection = self._connection
+        if connection is None or not connection.is_connected:
+            return False
+        reader = getattr(connection, "_reader", None)
+        return reader is None or not (reader.at_eof() or reader.exception() is not None)
 
     async def open(self) -> None:
         """Connect now, so that a bad URL, password or right is known at once."""
@@ -151,7 +156,13 @@ class SyncLink:
 
     @property
     def is_open(self) -> bool:
-        return self._connection is not None and bool(self._connection.is_connected)
+        if self._connection is None or not self._connection.is_connected:
+            return False
+        try:
+            # Nothing is on its way between two calls: something to read is the end, or an answer to nothing we asked.
+            return not self._connection.can_read(0)
+        except (RedisError, OSError):
+            return False
 
     def open(self) -> None:
         self._guarded([])

@@ -302,7 +302,11 @@ def keep_floor(keys: Keys, group: str) -> Call[str]:
 
 def regroup(keys: Keys, group: str) -> Call[replies.Regrouped]:
     """Make a group again that vanished, where the noted floor says how (SPEC 3)."""
-    return Call((2, keys.stream, keys.floor(group), group, waiting_group(group)), replies.Regrouped.of, _REGROUP)
+    return Call(
+        (3, keys.stream, keys.floor(group), keys.due(group), group, waiting_group(group)),
+        replies.Regrouped.of,
+        _REGROUP,
+    )
 
 
 def levels(keys: Keys, group: str) -> Call[replies.Levels]:

@@ -1,62 +1,98 @@
-"""The options of the sink, read from what Spark hands over: words of any case, values that are all text.
-
-    url          redis://, rediss://, ...; never printed with its password (default: HEADRACE_URL)
-    stream       the target, where the rows have no column `stream`; where they have one, the target of nulls in it
-    delivery     exactly-once (staged and published once a batch) or at-least-once (appended by the tasks)
-    durability   received, or replicated: a batch is finished only when a replica has it
-    txnAppId     with txnVersion: who writes, for writes inside foreachBatch and repeated batch writes; a version that
-    txnVersion     was written before is dropped, as in Delta
-    maxlen       keep about so many entries; or, exactly, with trim = exact
-    minid        drop entries older than this id; the same
-    trim         approximate or exact
-    nulls        skip (the entry lacks the field) or empty (an empty value)
-    badRows      dead-letter (default) or fail, for rows that no stream can take
-    deadLetters  where those go (default: the dead letters of `stream`)
-    acceptGap    true, once: go on although the server does not know the batch before this one
-    stagingTtl   how long an abandoned batch stays in the server (default 1d)
-    retryTimeout how long a server that does not answer is asked again (default 30s)
-"""
+"""The options of the sink: a table that the docs are made from, and the checked values of one write."""
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Final
+from dataclasses import dataclass
+from typing import Any, Final
 
-from headrace.config import duration_ms
-from headrace.endpoint import parse_url
 from headrace.errors import ConfigError
 from headrace.names import check_stream, keys_of
-from headrace.options import did_you_mean, shown
-
-EXACTLY_ONCE: Final = "exactly-once"
-AT_LEAST_ONCE: Final = "at-least-once"
-VARIABLE: Final = "HEADRACE_URL"
-VERSION_LIMIT: Final = 2**53 - 1  # what Lua's numbers hold exactly
-
-_CHOICES: Final[dict[str, tuple[str, ...]]] = {  # the first is the default
-    "delivery": (EXACTLY_ONCE, AT_LEAST_ONCE),
-    "durability": ("received", "replicated"),
-    "trim": ("approximate", "exact"),
-    "nulls": ("skip", "empty"),
-    "badRows": ("dead-letter", "fail"),
-    "acceptGap": ("false", "true"),
-}
-_OTHERS: Final = (
-    *("url", "stream", "txnAppId", "txnVersion", "maxlen", "minid", "deadLetters", "stagingTtl", "retryTimeout"),
+from headrace.options import shown
+from headrace.spark.options import (
+    SERVER_OPTIONS,
+    Address,
+    Option,
+    OptionTable,
+    address_of,
+    as_ms,
+    as_text,
+    as_truth,
+    one_of,
+    whole,
 )
-KNOWN: Final = (*_CHOICES, *_OTHERS)
-_BY_LOWER: Final = {word.lower(): word for word in KNOWN}
-_FROM_SPARK: Final = frozenset({"path", "checkpointlocation", "querystarttime", "__partition_columns"})
+
+VERSION_LIMIT: Final = 2**53 - 1  # what Lua's numbers hold exactly
+LEAST_TTL_MS: Final = 60_000
+_FROM_SPARK: Final = frozenset({"path", "checkpointlocation", "querystarttime", "queryname"})  # not ours to judge
+
+
+def _as_stream(text: str, name: str) -> str:
+    return check_stream(as_text(text, name))
+
+
+def _as_id(text: str, name: str) -> str:
+    if not re.fullmatch(r"[0-9]{1,19}(-[0-9]{1,19})?", text.strip(), re.ASCII):
+        raise ConfigError(f"{name} is {shown(text)}: give an id such as 1718000000000 or 1718000000000-0")
+    return text.strip()
+
+
+SINK_OPTIONS: Final = OptionTable(
+    "the sink redis-streams",
+    (
+        *SERVER_OPTIONS,
+        Option(
+            "stream",
+            "the target, where the rows have no column `stream`; where they have one, the target of nulls in it",
+            _as_stream,
+        ),
+        Option(
+            "delivery",
+            "`exactly-once`: staged by the tasks, published once a batch. `at-least-once`: appended by the tasks",
+            one_of("exactly-once", "at-least-once"),
+            "exactly-once",
+        ),
+        Option(
+            "durability",
+            "`received`, or `replicated`: a batch is finished only when a replica has it",
+            one_of("received", "replicated"),
+            "received",
+        ),
+        Option("txnAppId", "who writes: makes batch writes and writes in foreachBatch repeatable", as_text),
+        Option(
+            "txnVersion",
+            "which write of that writer this is; a version up to the last one written is dropped, as in Delta",
+            whole(0, VERSION_LIMIT),
+        ),
+        Option("maxlen", "keep about so many entries of the stream", whole(1, 10**18)),
+        Option("minid", "drop entries of the stream that are older than this id", _as_id),
+        Option("trim", "`approximate` or `exact`, for maxlen and minid", one_of("approximate", "exact"), "approximate"),
+        Option("nulls", "`skip`: the entry lacks the field. `empty`: an empty value", one_of("skip", "empty"), "skip"),
+        Option(
+            "badRows",
+            "`dead-letter` or `fail`, for rows that no stream can take",
+            one_of("dead-letter", "fail"),
+            "dead-letter",
+        ),
+        Option("deadLetters", "where bad rows go. Default: the dead letters of the option `stream`", _as_stream),
+        Option(
+            "acceptGap",
+            "`true`, once: go on although the server does not know the batch before this one",
+            as_truth,
+            "false",
+        ),
+        Option("stagingTtl", "how long an abandoned batch stays in the server", as_ms, "1d"),
+        Option("retryTimeout", "for how long a server that does not answer is asked again", as_ms, "30s"),
+    ),
+)
 
 
 @dataclass(frozen=True, slots=True)
 class SinkOptions:
-    """What a write was told, checked. It goes to the executors, so it keeps the URL as text."""
+    """What a write was told, checked. It goes to the executors."""
 
-    url: str = field(repr=False)
+    address: Address
     stream: str = ""  # "": every row must name its own
     exactly_once: bool = True
     replicated: bool = False
@@ -70,7 +106,7 @@ class SinkOptions:
     retry_ms: int = 30_000
 
 
-def read_options(options: Mapping[str, str], *, overwrite: bool = False, env: Mapping[str, str] = os.environ) -> SinkOptions:
+def read_options(options: Mapping[str, str], *, overwrite: bool = False) -> SinkOptions:
     """Check the options of one write. Raises ConfigError, which never holds the password.
 
     >>> read_options({"url": "redis://localhost", "stream": "orders", "maxLen": "1000"}).trim
@@ -78,87 +114,44 @@ def read_options(options: Mapping[str, str], *, overwrite: bool = False, env: Ma
     """
     if overwrite:
         raise ConfigError('a stream only grows: write with mode("append"), or delete the stream yourself first')
-    given = _given(options)
-    chosen = {word: _choice(word, given.get(word)) for word in _CHOICES}
+    given = SINK_OPTIONS.read({word: text for word, text in options.items() if word.lower() not in _FROM_SPARK})
     app, version = _transaction(given)
-    stream = check_stream(given["stream"]) if given.get("stream") else ""
     return SinkOptions(
-        url=_url(given.get("url"), env),
-        stream=stream,
-        exactly_once=chosen["delivery"] == EXACTLY_ONCE,
-        replicated=chosen["durability"] == "replicated",
+        address=address_of(given),
+        stream=given["stream"] or "",
+        exactly_once=given["delivery"] == "exactly-once",
+        replicated=given["durability"] == "replicated",
         app=app,
         version=version,
-        trim=_trim(given, "~" if chosen["trim"] == "approximate" else "="),
-        nulls_empty=chosen["nulls"] == "empty",
-        dead_letters=_dead_letters(given.get("deadLetters"), stream, chosen["badRows"] == "fail"),
-        accept_gap=chosen["acceptGap"] == "true",
-        staging_ttl_s=max(60, duration_ms(given.get("stagingTtl", "1d"), name="stagingTtl") // 1000),
-        retry_ms=duration_ms(given.get("retryTimeout", "30s"), name="retryTimeout"),
+        trim=_trim(given),
+        nulls_empty=given["nulls"] == "empty",
+        dead_letters=_dead_letters(given),
+        accept_gap=given["acceptGap"],
+        staging_ttl_s=max(LEAST_TTL_MS, given["stagingTtl"]) // 1000,
+        retry_ms=given["retryTimeout"],
     )
 
 
-def _given(options: Mapping[str, str]) -> dict[str, str]:
-    """The options by the names above, whatever the case they were written in."""
-    given: dict[str, str] = {}
-    for word, value in options.items():
-        if word.lower() in _FROM_SPARK:
-            continue
-        known = _BY_LOWER.get(word.lower())
-        if known is None:
-            near = did_you_mean(word, KNOWN)
-            raise ConfigError(f"the redis-streams sink has no option {shown(word)}: {near}")
-        given[known] = value
-    return given
+def _transaction(given: Mapping[str, Any]) -> tuple[str, int]:
+    app, version = given["txnAppId"], given["txnVersion"]
+    if (app is None) != (version is None):
+        raise ConfigError("txnAppId and txnVersion belong together: give both or none")
+    return app or "", -1 if version is None else version
 
 
-def _choice(word: str, value: str | None) -> str:
-    if value is None:
-        return _CHOICES[word][0]
-    if value.lower() not in _CHOICES[word]:
-        raise ConfigError(f"{word} is {shown(value)}: give one of {', '.join(_CHOICES[word])}")
-    return value.lower()
-
-
-def _url(given: str | None, env: Mapping[str, str]) -> str:
-    url = given or env.get(VARIABLE, "")
-    if not url:
-        raise ConfigError('no server is known: give option("url", "redis://host:6379") or set HEADRACE_URL')
-    parse_url(url)
-    return url
-
-
-def _transaction(given: Mapping[str, str]) -> tuple[str, int]:
-    app, version = given.get("txnAppId", ""), given.get("txnVersion")
-    if version is None:
-        return app, -1
-    if not app:
-        raise ConfigError("txnVersion needs txnAppId: give both")
-    if not re.fullmatch(r"[0-9]{1,16}", version, re.ASCII) or int(version) > VERSION_LIMIT:
-        raise ConfigError(f"txnVersion is {shown(version)}: give a whole number from 0 to 2^53 - 1")
-    return app, int(version)
-
-
-def _trim(given: Mapping[str, str], about: str) -> tuple[str, str, str]:
-    maxlen, minid = given.get("maxlen"), given.get("minid")
-    if maxlen is not None and minid is not None:
+def _trim(given: Mapping[str, Any]) -> tuple[str, str, str]:
+    if given["maxlen"] is not None and given["minid"] is not None:
         raise ConfigError("maxlen and minid exclude each other: give one")
-    if maxlen is not None:
-        if not re.fullmatch(r"[1-9][0-9]{0,17}", maxlen, re.ASCII):
-            raise ConfigError(f"maxlen is {shown(maxlen)}: give a whole number of entries, at least 1")
-        return "MAXLEN", about, maxlen
-    if minid is not None:
-        if not re.fullmatch(r"[0-9]{1,19}(-[0-9]{1,19})?", minid, re.ASCII):
-            raise ConfigError(f"minid is {shown(minid)}: give an id such as 1718000000000 or 1718000000000-0")
-        return "MINID", about, minid
-    return "", "", ""
+    about = "~" if given["trim"] == "approximate" else "="
+    if given["maxlen"] is not None:
+        return "MAXLEN", about, str(given["maxlen"])
+    return ("MINID", about, given["minid"]) if given["minid"] is not None else ("", "", "")
 
 
-def _dead_letters(given: str | None, stream: str, fail: bool) -> str:
-    if fail:
-        if given:
+def _dead_letters(given: Mapping[str, Any]) -> str:
+    named: str | None = given["deadLetters"]
+    if given["badRows"] == "fail":
+        if named:
             raise ConfigError("badRows = fail sends nothing to dead letters: remove the option deadLetters")
         return ""
-    if given:
-        return check_stream(given)
-    return keys_of(stream).dead_letters if stream else ""
+    return named or (keys_of(given["stream"]).dead_letters if given["stream"] else "")

@@ -24,15 +24,14 @@ from headrace.errors import CommandRefused, DurabilityUnmet, HeadraceError, Verd
 from headrace.names import OWN_MARK, keys_of
 from headrace.policy import reconnect_delay_ms
 from headrace.redis.calls import Call, Script, as_is, nothing, text
-from headrace.redis.connect import Server
 from headrace.redis.link import SyncLink
+from headrace.spark.options import Address
 
 T = TypeVar("T")
 
 SEALED_S: Final = 30 * 86_400  # how long a sealed list outlives a driver that died before its decision
 COUNTER_S: Final = 86_400
 PUBLISH_AT_ONCE: Final = 32  # blobs published in one write to the server
-CALL_MS: Final = 60_000  # a pipeline of large blobs takes its time
 REPLICA_MS: Final = 10_000
 
 
@@ -110,6 +109,10 @@ def receipt_of(batch: int, lists: Iterable[StagedList]) -> Receipt:
     return Receipt(batch, dict(sorted(rows.items())), dict(sorted(dead.items())))
 
 
+def read_receipt(words: str) -> Receipt:
+    return Receipt(**json.loads(words))
+
+
 # ── calls ────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -159,8 +162,8 @@ def type_of(key: str) -> Call[str]:
 class PatientLink:
     """Sends calls that may be repeated, again and again until the server answers or the time is over."""
 
-    def __init__(self, url: str, name: str, retry_ms: int) -> None:
-        self._link: SyncLink = Server(url).sync_link(name, timeout_ms=CALL_MS)
+    def __init__(self, address: Address, retry_ms: int, name: str = "headrace-sink") -> None:
+        self._link: SyncLink = address.server().sync_link(name)
         self._retry_ms = retry_ms
 
     def __enter__(self) -> PatientLink:
@@ -304,7 +307,7 @@ def _check_seals(link: PatientLink, lists: Sequence[StagedList], words: Sequence
 def _told(batch: Batch, last: int, receipt: str) -> Receipt:
     """The receipt of a batch published before; only the last one's is kept."""
     if last == batch.number and receipt:
-        return Receipt(**json.loads(receipt))
+        return read_receipt(receipt)
     return Receipt(batch.number, {}, {})
 
 

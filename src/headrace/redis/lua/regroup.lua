@@ -1,13 +1,12 @@
 -- regroup: makes a group again that vanished while workers ran, only where nothing is lost by it.
--- KEYS 1 stream 2 floor · ARGV 1 group 2 waiting group
+-- KEYS 1 stream 2 floor 3 due set · ARGV 1 group 2 waiting group
 -- Answers {"there", ""} (somebody was quicker), {"made", id it starts after}, or {"unknown", ""}: the stream has
 --   messages and no floor was kept, so nobody knows which of them are done.
--- Safe to repeat: the second time it is "there". One XGROUP CREATE, so there is no half-way.
-local stream, floor, group, waiting_group = KEYS[1], KEYS[2], ARGV[1], ARGV[2]
+-- Safe to repeat: the second time it is "there". What waited is forgotten only where it is delivered anew.
+local stream, floor, due_set, group, waiting_group = KEYS[1], KEYS[2], KEYS[3], ARGV[1], ARGV[2]
 
-local start = '0-0'
+local start, waiting_is_there = '0-0', false
 if redis.call('EXISTS', stream) == 1 then
-  local waiting_is_there = false
   for _, info in ipairs(redis.call('XINFO', 'GROUPS', stream)) do
     if info[2] == group then return {'there', ''} end
     if info[2] == waiting_group then waiting_is_there = true end
@@ -21,4 +20,7 @@ if redis.call('EXISTS', stream) == 1 then
 end
 redis.call('XACK', stream, group, '0-0') -- changes nothing; under maxmemory it lets XGROUP through
 redis.call('XGROUP', 'CREATE', stream, group, start, 'MKSTREAM')
+-- the waiting group went too: what it held is after the start, so it comes by itself and must not come twice
+local ids = waiting_is_there and {} or redis.call('ZRANGE', due_set, 0, -1)
+for i = 1, #ids, 1000 do redis.call('ZREM', due_set, unpack(ids, i, math.min(i + 999, #ids))) end
 return {'made', start}

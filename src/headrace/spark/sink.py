@@ -1,0 +1,269 @@
+"""The sink `redis-streams`: rows become entries of Redis streams, exactly once unless told otherwise.
+
+    df.write.format("redis-streams").option("url", url).option("stream", "orders").mode("append").save()
+    df.writeStream.format("redis-streams").option("stream", "orders").option("checkpointLocation", folder).start()
+
+write() runs in tasks, any number of times for the same rows; commit() once on the driver, or not at all, or by two
+drivers at once. Nothing set in write() is there in commit(): all that is handed on is the message.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+    WriterCommitMessage,
+)
+from pyspark.sql.types import StructType
+
+from headrace.errors import ConfigError, HeadraceError, NameRefused, WrongType
+from headrace.names import check_stream
+from headrace.spark import staging
+from headrace.spark.options import Address
+from headrace.spark.sink_options import SinkOptions, read_options
+from headrace.spark.sink_rows import Chunk, Layout, Rows, layout_of, letters_chunk
+from headrace.spark.staging import Batch, PatientLink, StagedList
+
+BUFFER_BYTES: Final = 512 << 10  # of one target's blobs, before they are sent
+TASK_BYTES: Final = 8 << 20  # of all targets' blobs
+TARGETS_LIMIT: Final = 10_000  # that one task may write to
+LETTERS_AT_ONCE: Final = 100
+
+
+@dataclass
+class Written(WriterCommitMessage):
+    """What one task staged."""
+
+    query: str
+    lists: list[StagedList] = field(default_factory=list)
+
+
+class RowRefused(HeadraceError):
+    """A row no stream can take, where the write was told to fail on it."""
+
+
+def make_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> DataSourceWriter:
+    """The writer of one batch write. Raises ConfigError, or what the server says, before any task runs."""
+    return BatchWriter(*_checked(options, schema, overwrite))
+
+
+def make_stream_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+    """The writer of one batch of a streaming query; Spark asks for a new one each batch."""
+    checked, layout = _checked(options, schema, overwrite)
+    if checked.app:
+        raise ConfigError("txnAppId and txnVersion are for batch writes: a streaming query has its own id and batches")
+    return StreamWriter(checked, layout)
+
+
+def _checked(options: Mapping[str, str], schema: StructType, overwrite: bool) -> tuple[SinkOptions, Layout]:
+    checked, layout = read_options(options, overwrite=overwrite), layout_of(schema)
+    if not checked.stream and layout.stream_at is None:
+        raise ConfigError('no target is known: give option("stream", "orders") or a column `stream`')
+    with PatientLink(checked.address, 0) as link:
+        kind = link.call(staging.type_of(checked.stream or "headrace"))
+    if checked.stream and kind not in ("stream", "none"):
+        raise WrongType(f"{checked.stream} holds a {kind}, not a stream: choose another target")
+    return checked, layout
+
+
+# ── in a task ────────────────────────────────────────────────────────────────────────────────────────
+
+
+class Outlet:
+    """Takes the blobs of one task: staged in private lists, or appended at once."""
+
+    def __init__(self, link: PatientLink, options: SinkOptions, query: str, batch: int) -> None:
+        self._link, self._options = link, options
+        self._query, self._batch = query, batch
+        self._token = secrets.token_hex(8)
+        self._waiting: dict[str, list[Chunk]] = {}
+        self._bytes: dict[str, int] = {}
+        self.lists: dict[str, StagedList] = {}
+
+    def put(self, target: str, chunk: Chunk) -> None:
+        self._waiting.setdefault(target, []).append(chunk)
+        self._bytes[target] = self._bytes.get(target, 0) + len(chunk.blob)
+        if self._bytes[target] >= BUFFER_BYTES:
+            self._send(target)
+        elif sum(self._bytes.values()) >= TASK_BYTES:
+            self.flush()
+
+    def flush(self) -> None:
+        for target in [target for target, chunks in self._waiting.items() if chunks]:
+            self._send(target)
+
+    def _send(self, target: str) -> None:
+        chunks, self._waiting[target], self._bytes[target] = self._waiting[target], [], 0
+        dead = target == self._options.dead_letters
+        if not self._options.exactly_once:
+            trim = ("", "", "") if dead else self._options.trim
+            self._link.pipe([staging.append(target, trim, chunk.blob) for chunk in chunks])
+            return
+        known = self.lists.get(target) or self._new_list(target, dead)
+        blobs = [chunk.blob for chunk in chunks]
+        length = self._link.call(staging.stage(known.name, known.blobs, self._options.staging_ttl_s, blobs))
+        if length != known.blobs + len(blobs):
+            raise staging.StagingLost(f"{known.name}: the list of this task was changed while it wrote: try again")
+        rows = known.rows + sum(chunk.rows for chunk in chunks)
+        self.lists[target] = StagedList(target, known.name, length, rows, dead)
+
+    def _new_list(self, target: str, dead: bool) -> StagedList:
+        if len(self.lists) >= TARGETS_LIMIT:
+            raise ConfigError(f"one task writes to more than {TARGETS_LIMIT:,} streams: repartition by `stream` first")
+        return StagedList(target, staging.list_name(target, self._query, self._batch, self._token), 0, 0, dead)
+
+
+class Task:
+    """One run of write(): batches in, blobs out, bad rows to the dead letters."""
+
+    def __init__(self, link: PatientLink, options: SinkOptions, layout: Layout, query: str, batch: int) -> None:
+        self._link, self._options = link, options
+        self._rows = Rows(layout, options.stream, nulls_empty=options.nulls_empty)
+        self._outlet = Outlet(link, options, query, batch)
+        self._refusals: dict[str, str] = {}
+
+    def run(self, batches: Iterator[pa.RecordBatch]) -> list[StagedList]:
+        for batch in batches:
+            for target, part in self._rows.by_target(batch):
+                self._write(target, part)
+            self._bury()
+        self._outlet.flush()
+        if self._options.replicated:
+            self._link.confirm_replica()
+        return list(self._outlet.lists.values())
+
+    def _write(self, target: str, part: pa.RecordBatch) -> None:
+        if target not in self._refusals:
+            self._refusals[target] = self._refusal(target)
+        if self._refusals[target]:
+            self._rows.refuse(target, part, self._refusals[target])
+            return
+        for chunk in self._rows.chunks(target, part):
+            self._outlet.put(target, chunk)
+
+    def _refusal(self, target: str) -> str:
+        """Why nothing can be written to a target; "" if it can."""
+        if not target:
+            return "the row names no stream, and the write has no option `stream`"
+        if target == self._options.stream:
+            return ""  # looked at before; a change since then fails the batch
+        try:
+            check_stream(target)
+        except NameRefused as error:
+            return str(error)
+        kind = self._link.call(staging.type_of(target))
+        return "" if kind in ("stream", "none") else f"{target} holds a {kind}, not a stream"
+
+    def _bury(self) -> None:
+        bad, self._rows.bad = self._rows.bad, []
+        if bad and not self._options.dead_letters:
+            _, target, why = bad[0]
+            raise RowRefused(
+                f"{len(bad):,} rows cannot be written, the first for {target or 'no stream'}: {why}. "
+                "Give the option deadLetters to have such rows put there"
+            )
+        for start in range(0, len(bad), LETTERS_AT_ONCE):
+            self._outlet.put(self._options.dead_letters, letters_chunk(bad[start : start + LETTERS_AT_ONCE]))
+
+
+def _write(options: SinkOptions, layout: Layout, query: str, batch: int, batches: Iterator[pa.RecordBatch]) -> Written:
+    with PatientLink(options.address, options.retry_ms) as link:
+        return Written(query, Task(link, options, layout, query, batch).run(batches))
+
+
+# ── on the driver ────────────────────────────────────────────────────────────────────────────────────
+
+
+def _lists(messages: Sequence[WriterCommitMessage | None]) -> list[StagedList]:
+    return [one for message in messages if isinstance(message, Written) for one in message.lists]
+
+
+def _commit(options: SinkOptions, batch: Batch, messages: Sequence[WriterCommitMessage | None]) -> None:
+    if options.exactly_once:
+        with PatientLink(options.address, options.retry_ms) as link:
+            staging.finish(link, batch, _lists(messages))
+
+
+def _abort(options: SinkOptions, messages: Sequence[WriterCommitMessage | None]) -> None:
+    lists = _lists(messages)
+    if lists:
+        with PatientLink(options.address, 0) as link:
+            staging.drop(link, lists)
+
+
+class BatchWriter(DataSourceArrowWriter):
+    """One df.write. With txnAppId and txnVersion it happens once; without, once each time it is called."""
+
+    def __init__(self, options: SinkOptions, layout: Layout) -> None:
+        self._options, self._layout = options, layout
+        self._repeatable = options.version >= 0
+        self._query = options.app if self._repeatable else f"once-{secrets.token_hex(8)}"
+        self._number = max(0, options.version)
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        return _write(self._options, self._layout, self._query, self._number, iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        batch = Batch(
+            query=self._query,
+            number=self._number,
+            decision=staging.decision_name(self._options.stream, self._query),
+            trim=self._options.trim,
+            forget_s=0 if self._repeatable else self._options.staging_ttl_s,
+            replicated=self._options.replicated,
+        )
+        _commit(self._options, batch, messages)
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        _abort(self._options, messages)
+
+
+class StreamWriter(DataSourceStreamArrowWriter):
+    """One batch of a streaming query, which its query's id and its number name."""
+
+    def __init__(self, options: SinkOptions, layout: Layout) -> None:
+        self._options, self._layout = options, layout
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        context = TaskContext.get()
+        query = context.getLocalProperty("sql.streaming.queryId") if context else None
+        batch = context.getLocalProperty("streaming.sql.batchId") if context else None
+        if not query or batch is None:
+            raise ConfigError("this Spark does not tell a task its query and batch: headrace needs Spark 4.2 or newer")
+        return _write(self._options, self._layout, query, int(batch), iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's word
+        query = next((message.query for message in messages if isinstance(message, Written)), None)
+        if query is None:
+            raise ConfigError(f"batch {batchId} came without a message of any task: nothing says whose it is")
+        batch = Batch(
+            query=query,
+            number=batchId,
+            decision=staging.decision_name(self._options.stream, query),
+            trim=self._options.trim,
+            strict=not self._options.accept_gap,
+            replicated=self._options.replicated,
+        )
+        _commit(self._options, batch, messages)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        _abort(self._options, messages)
+
+
+# ── looking ──────────────────────────────────────────────────────────────────────────────────────────
+
+
+def receipt(address: Address, stream: str, app: str, version: int) -> staging.Receipt | None:
+    """What a write with txnAppId and txnVersion became, if it was the last one of that writer."""
+    with PatientLink(address, 0) as link:
+        last, words = link.call(staging.last_done(staging.decision_name(stream, app)))
+    return staging.read_receipt(words) if last == version and words else None

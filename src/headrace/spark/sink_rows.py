@@ -1,0 +1,243 @@
+"""From Arrow batches to the blobs that publish.lua reads, and the rows no stream can take.
+
+Columns become fields of the same name, as text: numbers as written, true and false, times in ISO 8601 and UTC; strings
+and binary as they are. A column `stream` chooses the target. A column `fields` (map of string or binary) is the whole
+entry, as the source gives it; `id` and `timestamp` beside it are the old entry's and are left out.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import msgspec
+import numpy
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql.types import (
+    BinaryType,
+    BooleanType,
+    DataType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegralType,
+    MapType,
+    StringType,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
+
+from headrace.errors import ConfigError
+from headrace.redis.letters import WIDE
+
+BLOB_ROWS: Final = 200
+BLOB_BYTES: Final = 1 << 20  # smaller blobs for larger rows: a script that takes long lets everybody wait
+FIELDS_LIMIT: Final = 3_900  # of one row: Lua passes at most about 8,000 words to a command
+OLD_ENTRY: Final = frozenset({"id", "timestamp"})  # of the source, beside `fields`
+
+_encode = msgspec.msgpack.Encoder().encode
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """What each column is for."""
+
+    names: tuple[str, ...]  # the columns that are fields
+    positions: tuple[int, ...]
+    stream_at: int | None  # the column that chooses the target
+    fields_at: int | None  # the column that is the whole entry
+
+
+def layout_of(schema: StructType) -> Layout:
+    """Say what each column is for. Raises ConfigError for a type that has no one text."""
+    names = list(schema.names)
+    if len(set(names)) != len(names):
+        raise ConfigError(f"two columns have the same name: {', '.join(sorted(names))}; rename one")
+    stream_at = names.index("stream") if "stream" in names else None
+    if stream_at is not None and not isinstance(schema["stream"].dataType, StringType):
+        raise ConfigError("the column `stream` chooses the target and must be a string: rename it if it is a field")
+    if "fields" in names and isinstance(schema["fields"].dataType, MapType):
+        _check_map(schema, names)
+        return Layout((), (), stream_at, names.index("fields"))
+    positions = tuple(at for at in range(len(names)) if at != stream_at)
+    for at in positions:
+        _check_type(names[at], schema[at].dataType)
+    if not 0 < len(positions) <= FIELDS_LIMIT:
+        raise ConfigError(f"{len(positions)} columns are to be fields: give 1 to {FIELDS_LIMIT:,}")
+    return Layout(tuple(names[at] for at in positions), positions, stream_at, None)
+
+
+def _check_map(schema: StructType, names: Sequence[str]) -> None:
+    kind = schema["fields"].dataType
+    if not isinstance(kind.keyType, StringType) or not isinstance(kind.valueType, (StringType, BinaryType)):
+        raise ConfigError("the column `fields` must be a map of string to string or binary")
+    others = set(names) - {"stream", "fields"} - OLD_ENTRY
+    if others:
+        raise ConfigError(f"beside the column `fields` stand {', '.join(sorted(others))}: put them into the map")
+
+
+_TEXT_TYPES: Final = (
+    *(StringType, BinaryType, BooleanType, IntegralType, FloatType, DoubleType, DecimalType, DateType),
+    *(TimestampType, TimestampNTZType),
+)
+
+
+def _check_type(name: str, kind: DataType) -> None:
+    if not isinstance(kind, _TEXT_TYPES):
+        raise ConfigError(f"column {name!r} is a {kind.simpleString()}, which has no one text: write to_json({name})")
+
+
+# ── values ───────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _texts(column: pa.Array, empty: bool) -> list[Any]:
+    """The values of a column as text or bytes, None for null."""
+    kind = column.type
+    if pa.types.is_float64(kind):
+        found: list[Any] = [None if value is None else repr(value) for value in column.to_pylist()]
+        return ["" if value is None else value for value in found] if empty else found
+    if pa.types.is_timestamp(kind):
+        column = pc.strftime(column.cast(pa.timestamp("us", kind.tz)), "%Y-%m-%dT%H:%M:%S" + ("Z" if kind.tz else ""))
+    elif not (pa.types.is_binary(kind) or pa.types.is_large_binary(kind)):
+        if not (pa.types.is_string(kind) or pa.types.is_large_string(kind)):
+            column = column.cast(pa.string())
+        # Bytes, whatever they are: Spark's strings need not be UTF-8.
+        column = column.cast(pa.large_binary() if pa.types.is_large_string(column.type) else pa.binary())
+    if empty and column.null_count:
+        column = pc.fill_null(column, b"" if not pa.types.is_string(column.type) else "")
+    values: list[Any] = column.to_numpy(zero_copy_only=False).tolist()
+    return values
+
+
+def _entries(column: pa.Array, empty: bool) -> list[list[Any]]:
+    """The rows of a map column as names and values in turn. A null map is an entry without fields."""
+    rows: list[list[Any]] = []
+    for entry in column.to_pylist():
+        row: list[Any] = []
+        for name, value in entry or ():
+            if value is not None or empty:
+                row += (name, b"" if value is None else value)
+        rows.append(row)
+    return rows
+
+
+# ── blobs ────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """A blob and how many rows it has."""
+
+    blob: bytes
+    rows: int
+
+
+class Rows:
+    """Reads batches by a layout. `bad` collects (row as a flat list, target, why) until they are taken."""
+
+    def __init__(self, layout: Layout, default: str, *, nulls_empty: bool) -> None:
+        self.layout = layout
+        self.default = default
+        self._empty = nulls_empty
+        self.bad: list[tuple[list[Any], str, str]] = []
+
+    def by_target(self, batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
+        """The batch, or its parts where the rows choose; in their order. "": nobody named a target."""
+        at = self.layout.stream_at
+        if at is None:
+            yield self.default, batch
+            return
+        coded = pc.fill_null(batch.column(at).cast(pa.string()), self.default).dictionary_encode()
+        codes = coded.indices.to_numpy(zero_copy_only=False)
+        if len(coded.dictionary) == 1:
+            yield coded.dictionary[0].as_py(), batch
+            return
+        ordered = batch.take(pa.array(numpy.argsort(codes, kind="stable")))
+        start = 0
+        for target, count in zip(coded.dictionary.to_pylist(), numpy.bincount(codes).tolist(), strict=True):
+            yield target, ordered.slice(start, count)
+            start += count
+
+    def chunks(self, target: str, batch: pa.RecordBatch) -> Iterator[Chunk]:
+        """The blobs of a part. Rows that no stream can take are put aside in `bad`."""
+        if batch.num_rows == 0:
+            return
+        at_once = max(1, min(BLOB_ROWS, BLOB_BYTES * batch.num_rows // max(1, batch.nbytes)))
+        if self.layout.fields_at is not None:
+            rows = self._good(target, _entries(batch.column(self.layout.fields_at), self._empty))
+            for start in range(0, len(rows), at_once):
+                part = rows[start : start + at_once]
+                yield Chunk(_encode([[], len(part), *part]), len(part))
+            return
+        batch = self._with_fields(target, batch)
+        columns = [_texts(batch.column(at), self._empty) for at in self.layout.positions]
+        for start in range(0, batch.num_rows, at_once):
+            parts = [column[start : start + at_once] for column in columns]
+            yield Chunk(_encode([self.layout.names, len(parts[0]), *parts]), len(parts[0]))
+
+    def refuse(self, target: str, batch: pa.RecordBatch, why: str) -> None:
+        """Put all rows of a part aside."""
+        self.bad += [(row, target, why) for row in self._flat(batch)]
+
+    # ── inside ──
+
+    def _flat(self, batch: pa.RecordBatch) -> list[list[Any]]:
+        if self.layout.fields_at is not None:
+            return _entries(batch.column(self.layout.fields_at), self._empty)
+        columns = [_texts(batch.column(at), self._empty) for at in self.layout.positions]
+        return [
+            [
+                word
+                for name, value in zip(self.layout.names, row, strict=True)
+                if value is not None
+                for word in (name, value)
+            ]
+            for row in zip(*columns, strict=True)
+        ]
+
+    def _good(self, target: str, rows: list[list[Any]]) -> list[list[Any]]:
+        good = []
+        for row in rows:
+            if not row:
+                self.bad.append((row, target, "the row has no fields: all its values are null"))
+            elif len(row) > 2 * FIELDS_LIMIT:
+                self.bad.append((row, target, f"the row has {len(row) // 2:,} fields: at most {FIELDS_LIMIT:,} fit"))
+            else:
+                good.append(row)
+        return good
+
+    def _with_fields(self, target: str, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Without the rows of which nothing would be left."""
+        columns = [batch.column(at) for at in self.layout.positions]
+        if self._empty or any(column.null_count == 0 for column in columns):
+            return batch
+        some = numpy.zeros(batch.num_rows, dtype=bool)
+        for column in columns:
+            some |= column.is_valid().to_numpy(zero_copy_only=False)
+        if some.all():
+            return batch
+        self.bad += [([], target, "the row has no fields: all its values are null")] * int((~some).sum())
+        return batch.filter(pa.array(some))
+
+
+# ── dead letters ─────────────────────────────────────────────────────────────────────────────────────
+
+
+def letter(row: Sequence[Any], target: str, why: str) -> list[Any]:
+    """A dead letter as bury.lua writes it: the row's fields, how many words they are, and why it is here."""
+    original = list(row)
+    if len(original) > WIDE:
+        words = [word.encode() if isinstance(word, str) else word for word in original]
+        original = ["_packed", b"".join(b"%d:%s" % (len(word), word) for word in words)]
+    about = ("_stream", target, "_error", "SinkRefused", "_reason", why, "_last_ms", str(int(time.time() * 1000)))
+    return [*original, "_n", str(len(row)), *about]
+
+
+def letters_chunk(bad: Sequence[tuple[list[Any], str, str]]) -> Chunk:
+    """The blob of so many dead letters."""
+    return Chunk(_encode([[], len(bad), *(letter(*one) for one in bad)]), len(bad))

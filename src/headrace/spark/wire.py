@@ -1,0 +1,131 @@
+"""The connection that rows come over: requests ahead of their answers, answers whole in one buffer.
+
+A :class:`Wire` sends its commands with an ECHO of a random word behind them and reads until that word has come back:
+so it knows the end of an answer without parsing it, and the answer can be parsed in whatever way is quickest. Errors,
+time-outs and authentication are those of the core's link, whose socket it uses.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import hiredis
+
+from headrace.errors import HeadraceError, Unavailable
+from headrace.redis.calls import Call, Wire as Word, as_is
+from headrace.redis.faults import translate
+from headrace.redis.link import SyncLink
+from headrace.spark.options import Address
+
+_pack: Callable[[tuple[Word, ...]], bytes] = hiredis.pack_command  # type: ignore[assignment]  # its stub says 1-tuple
+
+FIRST_BYTES: Final = 1 << 18
+READ_BYTES: Final = 1 << 18  # at least so much room before each read
+TOKEN_BYTES: Final = 16
+
+
+class Reply:
+    """One answer, unparsed: ``data[:size]`` is what the server sent, without the echo."""
+
+    __slots__ = ("data", "size", "words")
+
+    def __init__(self, data: bytearray, size: int, words: Sequence[tuple[Word, ...]]) -> None:
+        self.data = data
+        self.size = size
+        self.words = words
+
+    def values(self) -> list[Any]:
+        """Parse it with hiredis: one value for each command."""
+        reader = hiredis.Reader()
+        reader.feed(memoryview(self.data)[: self.size].tobytes())
+        found = [reader.gets() for _ in self.words]
+        if any(value is False for value in found):
+            raise Unavailable("the server's answer ended early: the connection is in doubt")
+        return found
+
+
+class Wire:
+    """One connection of one task. Not shared between threads."""
+
+    def __init__(self, address: Address, name: str = "headrace-spark") -> None:
+        self._link: SyncLink = address.server().sync_link(name)
+        self._sent: list[tuple[bytes, Sequence[tuple[Word, ...]]]] = []
+        self._room = bytearray(FIRST_BYTES)
+
+    @property
+    def waiting(self) -> int:
+        """How many requests have no answer yet."""
+        return len(self._sent)
+
+    def send(self, commands: Sequence[tuple[Word, ...]]) -> None:
+        """Send commands; receive() takes their answers, in the order of the requests."""
+        if not self._link.is_open:
+            self._sent.clear()
+            self._link.open()
+        token = secrets.token_hex(TOKEN_BYTES).encode()
+        packed = b"".join(map(_pack, commands)) + _pack(("ECHO", token))
+        self._sent.append((b"$%d\r\n%b\r\n" % (len(token), token), commands))
+        self._guard(lambda: self._connection.send_packed_command([packed], check_health=False))
+
+    def receive(self) -> Reply:
+        """Read the oldest answer that is outstanding. Nothing else may be sent behind it until it has come."""
+        end, commands = self._sent.pop(0)
+        size = self._guard(lambda: self._fill(end))
+        data, self._room = self._room, bytearray(max(FIRST_BYTES, min(size + READ_BYTES, 1 << 24)))
+        return Reply(data, size - len(end), commands)
+
+    def ask(self, commands: Sequence[tuple[Word, ...]]) -> list[Any]:
+        """Send, and return the parsed answers; an error of the server raises."""
+        self.send(commands)
+        return self.checked(self.receive())
+
+    def checked(self, reply: Reply) -> list[Any]:
+        """Parse an answer. An error in it is asked for again over the link, which knows what it means."""
+        values = reply.values()
+        for words, value in zip(reply.words, values, strict=True):
+            if isinstance(value, Exception):
+                self.link.call(Call(tuple(words), as_is))
+                raise Unavailable(f"the server refused a read once: {value}")
+        return values
+
+    @property
+    def link(self) -> SyncLink:
+        """The link below, for calls that are not about speed. Only while nothing is outstanding."""
+        if self._sent:
+            self.close()
+        return self._link
+
+    def close(self) -> None:
+        self._sent.clear()
+        self._link.close()
+
+    @property
+    def _connection(self) -> Any:
+        return self._link._connection  # noqa: SLF001 - the one place that needs the socket below the link
+
+    def _fill(self, end: bytes) -> int:
+        """Read into the buffer until it ends with the echo."""
+        sock = self._connection._sock  # noqa: SLF001
+        size = 0
+        while True:
+            if len(self._room) - size < READ_BYTES:
+                self._room.extend(bytes(max(len(self._room), READ_BYTES)))
+            with memoryview(self._room) as view:
+                got = sock.recv_into(view[size:])
+            if not got:
+                raise ConnectionError("the server closed the connection")
+            size += got
+            if self._room.endswith(end, max(0, size - len(end)), size):
+                return size
+
+    def _guard(self, step: Callable[[], Any]) -> Any:
+        """Any failure on the way drops the connection: where in the answers it stood is in doubt."""
+        try:
+            return step()
+        except BaseException as error:
+            self.close()
+            if isinstance(error, HeadraceError) or not isinstance(error, Exception):
+                raise
+            raise translate(error) from error

@@ -7,13 +7,14 @@ entry, as the source gives it; `id` and `timestamp` beside it are the old entry'
 
 from __future__ import annotations
 
+import struct
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
-import numpy
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.types import (
@@ -40,6 +41,7 @@ BLOB_BYTES: Final = 1 << 20  # smaller blobs for larger rows: a script that take
 FIELDS_LIMIT: Final = 3_900  # of one row: Lua passes at most about 8,000 words to a command
 OLD_ENTRY: Final = frozenset({"id", "timestamp"})  # of the source, beside `fields`
 
+_STRING_32: Final = struct.Struct(">BI")
 _encode = msgspec.msgpack.Encoder().encode
 
 
@@ -61,8 +63,9 @@ def layout_of(schema: StructType) -> Layout:
     stream_at = names.index("stream") if "stream" in names else None
     if stream_at is not None and not isinstance(schema["stream"].dataType, StringType):
         raise ConfigError("the column `stream` chooses the target and must be a string: rename it if it is a field")
-    if "fields" in names and isinstance(schema["fields"].dataType, MapType):
-        _check_map(schema, names)
+    whole = schema["fields"].dataType if "fields" in names else None
+    if isinstance(whole, MapType):
+        _check_map(whole, names)
         return Layout((), (), stream_at, names.index("fields"))
     positions = tuple(at for at in range(len(names)) if at != stream_at)
     for at in positions:
@@ -72,8 +75,7 @@ def layout_of(schema: StructType) -> Layout:
     return Layout(tuple(names[at] for at in positions), positions, stream_at, None)
 
 
-def _check_map(schema: StructType, names: Sequence[str]) -> None:
-    kind = schema["fields"].dataType
+def _check_map(kind: MapType, names: Sequence[str]) -> None:
     if not isinstance(kind.keyType, StringType) or not isinstance(kind.valueType, (StringType, BinaryType)):
         raise ConfigError("the column `fields` must be a map of string to string or binary")
     others = set(names) - {"stream", "fields"} - OLD_ENTRY
@@ -103,15 +105,29 @@ def _texts(column: pa.Array, empty: bool) -> list[Any]:
         return ["" if value is None else value for value in found] if empty else found
     if pa.types.is_timestamp(kind):
         column = pc.strftime(column.cast(pa.timestamp("us", kind.tz)), "%Y-%m-%dT%H:%M:%S" + ("Z" if kind.tz else ""))
-    elif not (pa.types.is_binary(kind) or pa.types.is_large_binary(kind)):
-        if not (pa.types.is_string(kind) or pa.types.is_large_string(kind)):
-            column = column.cast(pa.string())
-        # Bytes, whatever they are: Spark's strings need not be UTF-8.
-        column = column.cast(pa.large_binary() if pa.types.is_large_string(column.type) else pa.binary())
+    elif not _is_text(kind):
+        column = column.cast(pa.string())
     if empty and column.null_count:
-        column = pc.fill_null(column, b"" if not pa.types.is_string(column.type) else "")
-    values: list[Any] = column.to_numpy(zero_copy_only=False).tolist()
-    return values
+        column = pc.fill_null(column, "" if pa.types.is_string(column.type) else b"")
+    try:
+        values: list[Any] = column.to_numpy(zero_copy_only=False).tolist()
+    except UnicodeDecodeError:  # Spark's strings need not be UTF-8
+        values = column.cast(pa.binary()).to_numpy(zero_copy_only=False).tolist()
+    return [_raw(value) if isinstance(value, bytes) else value for value in values] if _has_bytes(values) else values
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    tests = (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.types.is_large_binary)
+    return any(test(kind) for test in tests)
+
+
+def _has_bytes(values: list[Any]) -> bool:
+    return isinstance(next((value for value in values if value is not None), None), bytes)
+
+
+def _raw(value: bytes) -> msgspec.Raw:
+    """Bytes as a msgpack string: the server's msgpack knows no binary, and its strings hold any bytes."""
+    return msgspec.Raw(_STRING_32.pack(0xDB, len(value)) + value)
 
 
 def _entries(column: pa.Array, empty: bool) -> list[list[Any]]:
@@ -121,7 +137,7 @@ def _entries(column: pa.Array, empty: bool) -> list[list[Any]]:
         row: list[Any] = []
         for name, value in entry or ():
             if value is not None or empty:
-                row += (name, b"" if value is None else value)
+                row += (name, "" if value is None else _raw(value) if isinstance(value, bytes) else value)
         rows.append(row)
     return rows
 
@@ -157,9 +173,9 @@ class Rows:
         if len(coded.dictionary) == 1:
             yield coded.dictionary[0].as_py(), batch
             return
-        ordered = batch.take(pa.array(numpy.argsort(codes, kind="stable")))
+        ordered = batch.take(pa.array(np.argsort(codes, kind="stable")))
         start = 0
-        for target, count in zip(coded.dictionary.to_pylist(), numpy.bincount(codes).tolist(), strict=True):
+        for target, count in zip(coded.dictionary.to_pylist(), np.bincount(codes).tolist(), strict=True):
             yield target, ordered.slice(start, count)
             start += count
 
@@ -216,7 +232,7 @@ class Rows:
         columns = [batch.column(at) for at in self.layout.positions]
         if self._empty or any(column.null_count == 0 for column in columns):
             return batch
-        some = numpy.zeros(batch.num_rows, dtype=bool)
+        some = np.zeros(batch.num_rows, dtype=bool)
         for column in columns:
             some |= column.is_valid().to_numpy(zero_copy_only=False)
         if some.all():
@@ -232,8 +248,8 @@ def letter(row: Sequence[Any], target: str, why: str) -> list[Any]:
     """A dead letter as bury.lua writes it: the row's fields, how many words they are, and why it is here."""
     original = list(row)
     if len(original) > WIDE:
-        words = [word.encode() if isinstance(word, str) else word for word in original]
-        original = ["_packed", b"".join(b"%d:%s" % (len(word), word) for word in words)]
+        words = [word.encode() if isinstance(word, str) else bytes(word)[_STRING_32.size :] for word in original]
+        original = ["_packed", _raw(b"".join(b"%d:%s" % (len(word), word) for word in words))]
     about = ("_stream", target, "_error", "SinkRefused", "_reason", why, "_last_ms", str(int(time.time() * 1000)))
     return [*original, "_n", str(len(row)), *about]
 

@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from importlib import resources
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Self, TypeVar
 
 from headrace.errors import CommandRefused, DurabilityUnmet, HeadraceError, Verdict, WrongType, classify
 from headrace.names import OWN_MARK, keys_of
@@ -166,7 +166,7 @@ class PatientLink:
         self._link: SyncLink = address.server().sync_link(name)
         self._retry_ms = retry_ms
 
-    def __enter__(self) -> PatientLink:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *about: object) -> None:

@@ -7,6 +7,7 @@ redis-py's defaults re-send a read whose answer was cut (FACTS, "Client").
 
 from __future__ import annotations
 
+import logging
 import ssl
 from typing import Any
 
@@ -17,6 +18,8 @@ from headrace.config import ConnectSettings
 from headrace.endpoint import Endpoint, parse_url
 from headrace.errors import ConfigError
 from headrace.redis.link import Link, SyncLink
+
+log = logging.getLogger("headrace")
 
 
 class Server:
@@ -29,6 +32,9 @@ class Server:
             raise ConfigError(
                 f"{self.endpoint.masked}: {self.endpoint.kind} is not supported yet: give the URL of one node"
             )
+
+        if self.endpoint.tls and not self._verifies:
+            log.warning("tls.unverified %s: neither chain nor host name is checked", self.endpoint.masked)
 
     def __repr__(self) -> str:
         return f"<Server {self.endpoint.masked}>"
@@ -66,9 +72,13 @@ class Server:
             return module.Connection(**options)
         return module.SSLConnection(**options, **self._tls())
 
+    @property
+    def _verifies(self) -> bool:
+        return not (self.endpoint.tls_insecure or self.settings.tls_insecure)
+
     def _tls(self) -> dict[str, Any]:
         end = self.endpoint
-        verify = not (end.tls_insecure or self.settings.tls_insecure)
+        verify = self._verifies
         return {
             "ssl_cert_reqs": "required" if verify else "none",
             "ssl_check_hostname": verify,

@@ -14,6 +14,7 @@ from headrace.spark.schema import Layout
 
 MS_DIGITS: Final = 13  # of an id made by a clock between 2001 and 2286
 MICROSECONDS: Final = 1000
+LAST_MS: Final = 253_402_300_799_999  # the end of the year 9999; an id may be larger than any time, and is then null
 
 Segment = tuple[str, list[Any]]
 """A stream, and some of its entries."""
@@ -112,8 +113,7 @@ def timestamps(ids: pa.Array) -> pa.Array:
         ms = pc.utf8_slice_codeunits(ids, 0, MS_DIGITS).cast(pa.int64())
         return pc.multiply(ms, MICROSECONDS)
     numbers = [int(id_.partition("-")[0]) for id_ in ids.to_pylist()]
-    largest = np.iinfo(np.int64).max // MICROSECONDS  # an id may be larger than any time
-    return pa.array([min(number, largest) * MICROSECONDS for number in numbers], pa.int64())
+    return pa.array([number * MICROSECONDS if number <= LAST_MS else None for number in numbers], pa.int64())
 
 
 def _stream_column(segments: Sequence[Segment]) -> pa.Array:

@@ -76,6 +76,11 @@ class Wire:
         data, self._room = self._room, bytearray(max(FIRST_BYTES, min(size + READ_BYTES, 1 << 24)))
         return Reply(data, size - len(end), commands)
 
+    def drop(self) -> None:
+        """Read and forget the answers that nobody wants any more, so that the connection can be used again."""
+        while self._sent:
+            self.receive()
+
     def ask(self, commands: Sequence[tuple[Word, ...]]) -> list[Any]:
         """Send, and return the parsed answers; an error of the server raises."""
         self.send(commands)

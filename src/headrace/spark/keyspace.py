@@ -1,0 +1,52 @@
+"""Which streams there are: those that were named, or those that a pattern finds."""
+
+from __future__ import annotations
+
+import time
+from typing import Any, Final
+
+from headrace.errors import ConfigError
+from headrace.redis.calls import Call, as_is
+from headrace.redis.link import SyncLink
+from headrace.spark.source_options import STREAMS_LIMIT, SourceSettings
+
+SCAN_COUNT: Final = 2_000
+
+
+def find_streams(link: SyncLink, settings: SourceSettings) -> tuple[str, ...]:
+    """The keys to read, sorted."""
+    if settings.pattern is None:
+        return settings.streams
+    found: set[bytes] = set()
+    cursor: Any = b"0"
+    while True:
+        words = ("SCAN", cursor, "MATCH", settings.pattern, "COUNT", SCAN_COUNT, "TYPE", "stream")
+        cursor, keys = link.call(Call(words, as_is))
+        found.update(keys)
+        if len(found) > STREAMS_LIMIT:
+            raise ConfigError(f"streamsPattern finds more than {STREAMS_LIMIT:,} streams: make it narrower")
+        if cursor == b"0":
+            return tuple(sorted(map(_as_name, found)))
+
+
+def _as_name(key: bytes) -> str:
+    try:
+        return key.decode()
+    except UnicodeDecodeError:
+        raise ConfigError(f"streamsPattern finds the key {key!r}, whose name is not UTF-8: make it narrower") from None
+
+
+class Streams:
+    """The keys of a running query. A pattern is looked up anew at intervals; a key once found stays."""
+
+    def __init__(self, settings: SourceSettings) -> None:
+        self._settings = settings
+        self._keys: set[str] = set()
+        self._looked_at = 0.0
+
+    def now(self, link: SyncLink, *, afresh: bool = False) -> list[str]:
+        due = self._settings.pattern is not None and time.monotonic() - self._looked_at >= self._settings.pattern_ms / 1000
+        if afresh or due or not self._keys:
+            self._keys.update(find_streams(link, self._settings))
+            self._looked_at = time.monotonic()
+        return sorted(self._keys)

@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol
 
 from bench.arena import DEFAULT, KNOWN, Arena, arena
-from bench.report import MARKDOWN_HEAD, Report, Run
+from bench.report import Report, Run, markdown
 from tests.support.binaries import find
 
 NAMES: Final = ("worker", "worker5ms", "rescue", "alive", "claim", "renew")
@@ -87,7 +87,7 @@ def main(words: Sequence[str] | None = None) -> int:
     for report in reports:
         print(report.as_text(), file=sys.stderr if options.json else sys.stdout, flush=True)
     if options.table:
-        print("\n".join([*MARKDOWN_HEAD, *(row for report in reports for row in report.as_markdown())]))
+        print(markdown(reports))
     if options.json:
         found = {report.name: report.as_json() for report in reports}
         print(json.dumps(found if options.name == "all" else found[options.name], ensure_ascii=False))

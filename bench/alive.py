@@ -15,7 +15,7 @@ import os
 import random
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from bench.arena import Arena
@@ -39,11 +39,24 @@ CRITERIA: Final = (
 def report(runs: list[Run]) -> Report:
     return Report(
         "alive",
-        f"handlers of {LEASE_S * HANDLER_LEASES:g} s at a lease of {LEASE_S:g} s",
+        f"handlers of {LEASE_S * HANDLER_LEASES:g} s at a lease of {LEASE_S:g} s: async, sync, loop blocked 60 ms at a "
+        f"time, GIL held {LEASE_S * GIL_LEASES:g} s, SIGSTOP {LEASE_S * PAUSE_LEASES:g} s",
+        "executions = messages; SIGSTOP: one outcome each",
         runs,
         CRITERIA,
         ("version", "kind", "messages", "executions", "outcomes", "wrong_outcomes", "refused"),
         highest("unwanted"),
+        _summary,
+    )
+
+
+def _summary(runs: Sequence[Run]) -> str:
+    live = [run for run in runs if run["kind"] != "sigstop"]
+    text = f"{sum(run['executions'] for run in live)} of {sum(run['messages'] for run in live)}"
+    return text + "".join(
+        f"; SIGSTOP: {run['outcomes']} outcomes of {run['messages']}, {run['refused']} refused"
+        for run in runs
+        if run["kind"] == "sigstop"
     )
 
 

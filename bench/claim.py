@@ -33,11 +33,13 @@ CRITERIA: Final = (Criterion("ratio", "≤", 1.3),)
 def report(runs: list[Run]) -> Report:
     return Report(
         "claim",
-        f"{PENDING:,} pending, {DUE:,} due: until all are taken over",
+        f"{PENDING:,} pending, {DUE:,} due, until all are taken over; beside XAUTOCLAIM and XREADGROUP CLAIM",
+        "≤ 1.3 × the better command",
         runs,
         CRITERIA,
         ("version", "way", "ours_ms", "xautoclaim_ms", "claim_ms", "script_ms", "ratio"),
         highest("ratio"),
+        lambda runs: f"{runs[0]['ratio']:.2f} × ({runs[0]['ours_ms']:.1f} ms, {runs[0]['way']})",
     )
 
 

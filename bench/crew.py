@@ -17,6 +17,8 @@ from typing import Any, Final
 from bench import tasks
 from bench.arena import Arena
 from headrace.names import keys_of
+from headrace.redis import commands
+from headrace.redis.connect import Server
 from tests.support.history import Event, History
 from tests.support.wait import wait_until_sync
 
@@ -62,10 +64,13 @@ class Crew:
 
     def _owners(self) -> set[str]:
         """The owners in every group whose process lives."""
-        client: Any = self._arena.client
-        named = [client.hgetall(keys_of(stream).owners(tasks.GROUP)) for stream in tasks.STREAMS]
-        common: set[bytes] = set.intersection(*(set(found) for found in named))
-        return {name.decode() for name in common if _lives(int(json.loads(named[0][name])["pid"]))}
+        link = Server(self._arena.url).sync_link("bench")
+        try:
+            entered = [link.call(commands.owners(keys_of(stream), tasks.GROUP)) for stream in tasks.STREAMS]
+        finally:
+            link.close()
+        living = [{owner.name for owner in owners if _lives(int(owner.about["pid"]))} for owners in entered]
+        return set.intersection(*living)
 
     def end(self) -> None:
         """Kill them all, also what a supervisor started."""

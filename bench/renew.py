@@ -44,11 +44,15 @@ SHOWN: Final = (
 def report(runs: list[Run]) -> Report:
     return Report(
         "renew",
-        f"what renewing costs the server at a lease of {LEASE_S:g} s",
+        f"1,000 and 10,000 in flight at a lease of {LEASE_S:g} s: what renewing costs the server",
+        "longest script ≤ 5 ms; ≤ 2 % of the server for 1,000",
         runs,
         CRITERIA,
         SHOWN,
         highest("longest_script_ms"),
+        lambda runs: "; ".join(
+            f"{run['in_flight']:,}: {run['longest_script_ms']:.1f} ms, {run['server_percent']:.2f} %" for run in runs
+        ),
     )
 
 

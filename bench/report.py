@@ -48,15 +48,21 @@ class Criterion:
 
 @dataclass(slots=True)
 class Report:
-    """One bench on one or more servers. ``shown`` are the columns for people, ``worst`` picks the run that speaks
-    for the bench at the top of the JSON: the run with the lowest (or highest) value of a key."""
+    """One bench on one or more servers.
+
+    ``shown`` are the columns for people. ``worst`` picks the run that speaks for the bench at the top of the JSON: that
+    with the lowest (or highest) value of a key. ``must`` and ``summary`` fill its row of the README's table: what is to
+    be reached, and what the runs on one server have shown.
+    """
 
     name: str
     what: str
+    must: str
     runs: list[Run]
     criteria: Sequence[Criterion]
     shown: Sequence[str]
     worst: Callable[[Sequence[Run]], Run]
+    summary: Callable[[Sequence[Run]], str]
 
     @property
     def verdicts(self) -> list[dict[str, Any]]:
@@ -84,21 +90,22 @@ class Report:
         lines = ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
         return "\n".join([f"{self.name}: {self.what}", *lines, *map(_line, self.verdicts)])
 
-    def as_markdown(self) -> list[str]:
-        """Rows for the README: what, must reach, and the figure on each server."""
-        rows = []
-        for criterion in self.criteria:
-            verdicts = criterion.judge(self.runs)
-            if not verdicts:
-                continue
-            where = "".join(f", {key} {value}" for key, value in criterion.where.items() if key != "server")
-            found = ", ".join(f"{verdict['server']} {_cell(verdict['value'])}" for verdict in verdicts)
-            mark = "" if all(verdict["reached"] for verdict in verdicts) else " (not reached)"
-            rows.append(f"| `{self.name}` | {criterion.key}{where} | {verdicts[0]['must']} | {found}{mark} |")
-        return rows
+    def as_markdown(self) -> str:
+        """The bench's row of the README's table: one cell for each server."""
+        cells = []
+        for server in dict.fromkeys(run["server"] for run in self.runs):
+            missed = any(verdict["server"] == server and not verdict["reached"] for verdict in self.verdicts)
+            found = self.summary([run for run in self.runs if run["server"] == server])
+            cells.append(f"{found} (**not reached**)" if missed else found)
+        return f"| `{self.name}` | {self.what} | {self.must} | {' | '.join(cells)} |"
 
 
-MARKDOWN_HEAD: Final = ["| bench | figure | must reach | measured |", "|---|---|---|---|"]
+def markdown(reports: Sequence[Report]) -> str:
+    """The README's table: a row for each bench, a column for each server."""
+    servers = dict.fromkeys(str(run["version"]) for report in reports for run in report.runs)
+    head = ["bench", "what", "must reach", *servers]
+    lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|", *(report.as_markdown() for report in reports)]
+    return "\n".join(lines)
 
 
 def lowest(key: str, **where: Any) -> Callable[[Sequence[Run]], Run]:

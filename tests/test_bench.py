@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from bench.__main__ import NAMES, load, main
-from bench.report import Criterion, Report, lowest, quantile
+from bench.report import Criterion, Report, lowest, markdown, quantile
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -52,17 +52,23 @@ def test_an_unknown_bench_is_refused_with_the_names_there_are(capsys: pytest.Cap
 
 def test_a_criterion_judges_the_runs_it_speaks_of() -> None:
     runs = [
-        {"server": "a", "size": 1, "ratio": 0.9},
-        {"server": "b", "size": 1, "ratio": 0.2},
-        {"server": "b", "size": 2, "ratio": 0.1},
+        {"server": server, "version": f"server {server}", "size": size, "ratio": ratio}
+        for server, size, ratio in (("a", 1, 0.9), ("b", 1, 0.2), ("b", 2, 0.1))
     ]
     criterion = Criterion("ratio", "≥", 0.5, {"size": 1})
-    report = Report("any", "anything", runs, [criterion], ("server", "ratio"), lowest("ratio", size=1))
+    report = Report(
+        *("any", "anything", "≥ 0.5", runs, [criterion], ("server", "ratio"), lowest("ratio", size=1)),
+        lambda some: f"{some[0]['ratio']:.1f}",
+    )
     assert [(verdict["server"], verdict["reached"]) for verdict in report.verdicts] == [("a", True), ("b", False)]
     assert not report.reached
     assert (report.as_json()["server"], report.as_json()["ratio"]) == ("b", 0.2)
     assert "NOT REACHED: server=b size=1 ratio 0.2, must be ≥ 0.5" in report.as_text()
-    assert report.as_markdown() == ["| `any` | ratio, size 1 | ≥ 0.5 | a 0.9, b 0.2 (not reached) |"]
+    assert markdown([report]).splitlines() == [
+        "| bench | what | must reach | server a | server b |",
+        "|---|---|---|---|---|",
+        "| `any` | anything | ≥ 0.5 | 0.9 | 0.2 (**not reached**) |",
+    ]
 
 
 def test_a_quantile_is_a_value_that_was_measured() -> None:

@@ -77,7 +77,7 @@ class Executor:
             return
         delivery.state = State.STARTED
         self._marks.started(delivery)
-        begun = time.perf_counter() if self._measured else 0.0
+        begun = self._begin(delivery) if self._measured else 0.0
         try:
             if self._direct:
                 await self._call(delivery.payload, delivery)
@@ -113,16 +113,20 @@ class Executor:
         if failure is not None and not isinstance(failure, (Exception, asyncio.CancelledError)):
             raise failure
 
+    def _begin(self, delivery: Delivery[Any]) -> float:
+        waited_ms = time.time() * 1000 - int(delivery.raw_id.partition(b"-")[0])
+        self._recorder.observe("time_in_stream_seconds", max(0.0, waited_ms / 1000), **self._member.labels)
+        return time.perf_counter()
+
     # ── admit ──
 
     def _admit(self, delivery: Delivery[Any]) -> bool:
         """Whether a handler is to be started. If not, the outcome is already chosen."""
         fields = delivery.raw_fields
         if len(fields) > 3 and fields[2] == self._only:
-            if fields[3] != self._group:
-                self._ack(
-                    delivery
-                )  # a replayed copy that is meant for another group alone (SPEC 28): done here, unseen
+            if fields[3] != self._group:  # a replayed copy that is meant for another group alone (SPEC 28)
+                self._recorder.count("skipped_total", 1, **self._member.labels)
+                self._ack(delivery)
                 return False
             copy = open_copy(fields, self._member.prefix)
             if copy is not None:

@@ -27,6 +27,9 @@ class Gate:
         """Count what these slots hold among what must be empty before anything runs alone."""
         self._slots.append(slots)
 
+    def forget(self) -> None:
+        self._slots.clear()
+
     @asynccontextmanager
     async def taking(self) -> AsyncIterator[None]:
         """A reader takes deliveries inside; it waits here while something runs alone."""

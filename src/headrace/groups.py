@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import logging
 
-from headrace.errors import BusyGroup, GroupLost
+from headrace.errors import GroupLost
 from headrace.member import Member
 from headrace.recorder import Recorder
-from headrace.redis import commands, scripts
+from headrace.redis import scripts
 from headrace.redis.link import Link
 
 log = logging.getLogger("headrace")
@@ -27,9 +27,8 @@ class Groups:
     async def ensure(self) -> None:
         """Make stream and group if they are not there. What was added before the first worker is delivered."""
         member = self._member
-        try:
-            await self._link.call(commands.create_group(member.keys, member.group, member.settings.start))
-        except BusyGroup:
+        made = await self._link.call(scripts.ensure_group(member.keys, member.group, member.settings.start))
+        if not made:
             return
         log.info("group.created stream=%s group=%s at %s", member.stream, member.group, member.settings.start)
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+from collections.abc import Callable
 
 from headrace.errors import HeadraceError, NoGroup, Verdict, classify
 from headrace.member import Member
@@ -27,10 +28,11 @@ ROUND_MS = 5_000  # how often a round is made
 
 
 class Janitor:
-    def __init__(self, member: Member, link: Link, recorder: Recorder) -> None:
+    def __init__(self, member: Member, link: Link, recorder: Recorder, *, in_flight: Callable[[], int]) -> None:
         self._member = member
         self._link = link
         self._recorder = recorder
+        self._in_flight = in_flight
 
     async def run(self) -> None:
         while True:
@@ -70,4 +72,5 @@ class Janitor:
         self._recorder.gauge("lag", levels.lag, **member.labels)
         self._recorder.gauge("pel_depth", levels.pending, **member.labels)
         self._recorder.gauge("waiting", levels.waiting, **member.labels)
+        self._recorder.gauge("in_flight", self._in_flight(), **member.labels)
         self._recorder.gauge("oldest_idle_seconds", levels.oldest_idle_ms / 1000, **member.labels)

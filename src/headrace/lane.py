@@ -98,7 +98,7 @@ class Lane:
         )
         self.rescuer = Rescuer(member, recorder, native=capabilities.claim)
         self.groups = Groups(member, self.out_link, recorder)
-        self.janitor = Janitor(member, self.out_link, recorder)
+        self.janitor = Janitor(member, self.out_link, recorder, in_flight=lambda: len(self.slots.held))
         self.reader = Reader(
             member,
             self.read_link,

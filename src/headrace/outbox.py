@@ -130,6 +130,7 @@ class Outbox:
         if done:
             self._handled_in(time.monotonic() - batch[0].read_at)
             self._recorder.count("handled_total", done, outcome="ack", **self._member.labels)
+            self._recorder.count("acked_total", done, **self._member.labels)
         self._freed()
 
     # ── the loop ──
@@ -329,21 +330,29 @@ class Outbox:
         if word.kind == "duplicate":
             self._recorder.count("duplicate_total", 1, **labels)
             return
-        way = outcome.way
-        if way is Way.RETRY and delivery.attempt >= self._member.settings.max_attempts:
-            way = Way.BURY
+        if word.kind == "gone":  # sent again, and the first one had arrived
+            self._recorder.count("recovery_duplicate_ack_total", 1, **labels)
+        ended = self._ended(delivery, outcome)
+        way = Way.BURY if ended in ("buried_total", "parked_total") else outcome.way
         self._recorder.count("handled_total", 1, outcome=way.value, **labels)
-        if way is Way.BURY:
+        self._recorder.count(ended, 1, **labels)
+        if ended == "buried_total":
+            if outcome.starts is not None:
+                self._recorder.count("recovery_dlq_total", 1, **labels)
             log.warning(
                 "message.buried stream=%s group=%s id=%s attempts=%d reason=%r",
-                *(
-                    self._member.stream,
-                    self._member.group,
-                    delivery.id,
-                    delivery.attempt,
-                    outcome.reason[:200],
-                ),
+                *(self._member.stream, self._member.group, delivery.id, delivery.attempt, outcome.reason[:200]),
             )
+
+    def _ended(self, delivery: Delivery[Any], outcome: Outcome) -> str:
+        """The counter of how it really ended: a retry of the last attempt is a burial."""
+        if outcome.way is Way.ACK:
+            return "acked_total"
+        if outcome.way is Way.RELEASE:
+            return "released_total"
+        if outcome.way is Way.RETRY and delivery.attempt < self._member.settings.max_attempts:
+            return "retried_total"
+        return "buried_total" if self._member.settings.dead_letters else "parked_total"
 
     def _effect_refused(self, delivery: Delivery[Any], error: EffectRefused) -> None:
         """Nothing was written: the handler hears it and may choose again, so the delivery is started once more."""

@@ -146,6 +146,7 @@ class Reader:
                 self._groupless = True
             except HeadraceError as error:
                 self._acks.carried(by_reader=False)
+                self._recorder.count("server_error_total", 1, role="reader", error=type(error).__name__)
                 if classify(error) is Verdict.FATAL:
                     raise
                 if tries in (0, 5) or tries % 20 == 0:
@@ -184,6 +185,8 @@ class Reader:
     async def _take(self) -> None:
         if not self._link.is_open:
             await self._link.open()
+            if self._link.epoch > 1:
+                self._recorder.count("reconnected_total", 1, role="reader")
         self._rescue.seen(self._link, 0.0)
         now = time.monotonic()
         if self._reconcile_at <= now and self._slots.free > 0:

@@ -51,7 +51,6 @@ NAMES: dict[str, Metric] = {
     "renew_failed_total": Metric("counter", "Renewal calls that failed"),
     "lost_total": Metric("counter", "Deliveries lost to another owner while a handler ran"),
     "stalled_total": Metric("counter", "Times the event loop stood still for longer than a lease"),
-    "adopted_total": Metric("counter", "Deliveries of a dead child handed back by its parent"),
     "owner_removed_total": Metric("counter", "Owners removed because they were gone with nothing pending"),
     # connections
     "reconnected_total": Metric("counter", "Connections made again", ("role",)),

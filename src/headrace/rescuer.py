@@ -71,6 +71,7 @@ class Rescuer:
         member, now = self._member, time.monotonic()
         if self._server_ms == 0:
             self._server_ms, self._server_at = await link.call(commands.server_ms()), time.monotonic()
+        begun = time.monotonic()
         deadline = self._server_ms + int((now - self._server_at) * 1000) + self.lease_ms // 4
         found = await link.call(
             scripts.rescue(
@@ -88,6 +89,7 @@ class Rescuer:
             self.quiet()
             return []
         self.last_at = time.monotonic()
+        self._recorder.observe("recovery_scan_duration_seconds", self.last_at - begun, **member.labels)
         self._cursor = found.cursor
         self._next_at = 0.0 if found.cursor != "-" else time.monotonic() + self._interval_s()
         self._report(found)

@@ -12,13 +12,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import random
 import time
 from collections.abc import Coroutine, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
 from headrace.board import Board
-from headrace.errors import HeadraceError, WrongType
+from headrace.errors import HeadraceError, Verdict, WrongType, classify
 from headrace.gate import Gate
 from headrace.job import Job
 from headrace.lane import Lane
@@ -26,6 +27,7 @@ from headrace.lifeline import Lifeline, Pulse
 from headrace.marks import Marks, NoMarks
 from headrace.member import Member
 from headrace.names import keys_of
+from headrace.policy import reconnect_delay_ms
 from headrace.recorder import Recorder
 from headrace.redis import capabilities, commands, scripts
 from headrace.redis.connect import Server
@@ -80,13 +82,14 @@ class Worker:
     # ── start ──
 
     async def start(self) -> None:
-        """Raises at once what would fail later: bad password, missing right, wrong type, server too old, name taken."""
+        """Raises at once what would fail later: bad password, missing right, wrong type, server too old, name taken.
+
+        A server that is away or full just now is waited for (SPEC 20, 54).
+        """
         self._failed = asyncio.get_running_loop().create_future()
-        try:
-            await self._open_lanes()
-        except BaseException:
-            await self._close()
-            raise
+        tries = 0
+        while not await self._opened(tries):
+            tries += 1
         self._start_lifeline()
         for lane in self.lanes:
             self._watch(lane.outbox.run(), f"outbox {lane.stream}")
@@ -95,6 +98,25 @@ class Worker:
                 self._watch(lane.completion.run(), f"completion {lane.stream}")
             self._watch(lane.reader.run(), f"reader {lane.stream}")
         log.info("worker.started owner=%s lanes=%d", self.owner, len(self.lanes))
+
+    async def _opened(self, tries: int) -> bool:
+        """One try to open all lanes. False: the server cannot just now, and a moment has passed."""
+        try:
+            await self._open_lanes()
+        except HeadraceError as error:
+            await self._close()
+            self.lanes.clear()
+            self._gate.forget()
+            if classify(error) is not Verdict.RETRY:
+                raise
+            wait_ms = reconnect_delay_ms(tries, random.random())
+            log.warning("worker.waits owner=%s: %s; again in %d ms", self.owner, error, wait_ms)
+            await asyncio.sleep(wait_ms / 1000)
+            return False
+        except BaseException:
+            await self._close()
+            raise
+        return True
 
     async def _open_lanes(self) -> None:
         link = self._server.link(f"headrace:{self.owner}:start")

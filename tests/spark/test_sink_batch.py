@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import datetime
+import datetime as dt
 from collections.abc import Iterator
 from decimal import Decimal
 from pathlib import Path
@@ -13,7 +13,7 @@ pytest.importorskip("pyspark")
 
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
+from pyspark.sql import functions as F  # noqa: N812
 
 from headrace.deadletters import read_letter
 from tests.support.servers import Server
@@ -38,8 +38,8 @@ def entries(server: Server, stream: str) -> list[dict[str, str]]:
 
 
 def test_columns_become_fields_as_text(spark: SparkSession, server: Server, stream: str) -> None:
-    moment = datetime.datetime(2026, 3, 2, 12, 30, 0, 250_000, tzinfo=datetime.UTC)
-    row = ("a", b"\xff\x00", 7, 1.5, True, Decimal("12.50"), datetime.date(2026, 3, 2), moment, None)
+    moment = dt.datetime(2026, 3, 2, 12, 30, 0, 250_000, tzinfo=dt.UTC)
+    row = ("a", b"\xff\x00", 7, 1.5, True, Decimal("12.50"), dt.date(2026, 3, 2), moment, None)
     kinds = "t string, b binary, n bigint, d double, yes boolean, m decimal(10,2), day date, at timestamp, no string"
     save(spark.createDataFrame([row], kinds), server, stream=stream)
     (fields,) = [fields for _, fields in server.sync().xrange(stream)]
@@ -80,7 +80,7 @@ def test_rows_choose_their_stream_and_what_no_stream_can_take_is_a_dead_letter(
     assert counts == {"-a": 30, "-b": 30, "": 30}
     assert server.sync().xlen(f"{{{stream}}}:dlq") == 60
     assert sorted(int(entry["n"]) for entry in entries(server, f"{stream}-b")) == list(range(1, 150, 5))
-    with pytest.raises(PySparkException, match="30 rows cannot be written|rows cannot be written"):
+    with pytest.raises(PySparkException, match="rows cannot be written"):
         save(frame.coalesce(1), server, stream=stream, badRows="fail")
 
 
@@ -149,5 +149,5 @@ def test_what_cannot_be_a_field_is_refused_before_anything_runs(
             "overwrite"
         ).save()
     with pytest.raises(PySparkException) as error:
-        save(spark.range(1), server, **{"url": "redis://:s3cret@127.0.0.1:1/0", "stream": stream})
+        save(spark.range(1), server, url="redis://:s3cret@127.0.0.1:1/0", stream=stream)
     assert "s3cret" not in str(error.value)

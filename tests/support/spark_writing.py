@@ -7,6 +7,7 @@ by `diedAlready` makes it happen once. What Redis and the checkpoint hold is the
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -26,6 +27,7 @@ _OURS = ("dieat", "diedalready")
 @contextmanager
 def session(name: str, folder: Path) -> Iterator[SparkSession]:
     """A Spark of two cores whose workers find this package; the faulty sink is registered."""
+    os.environ["PYSPARK_PYTHON"] = sys.executable
     before = os.environ.get("PYTHONPATH")
     os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), *([before] if before else [])])
     spark = (
@@ -86,7 +88,7 @@ def _publishing_only(blobs: int) -> Iterator[None]:
             raise Died("half-way through publish")
         return publish(*words)
 
-    staging.publish, staging.PUBLISH_AT_ONCE = counted, 1  # type: ignore[misc]
+    staging.publish, staging.PUBLISH_AT_ONCE = counted, 1  # type: ignore[misc, assignment]
     try:
         yield
     finally:

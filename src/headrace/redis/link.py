@@ -94,7 +94,11 @@ class Link:
     async def close(self) -> None:
         connection, self._connection = self._connection, None
         if connection is not None:
+            writer = getattr(connection, "_writer", None)
             await connection.disconnect(nowait=True)
+            if writer is not None:
+                writer.transport.abort()  # nothing is left to be said, and a TLS farewell would outlive the loop
+                await asyncio.sleep(0)
 
     def abort(self) -> None:
         """Drop the connection without a word, as a crash would."""

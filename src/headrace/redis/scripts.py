@@ -42,6 +42,7 @@ _JOIN = load("join")
 _STAY = load("stay")
 _REMOVE_OWNER = load("remove_owner")
 _KEEP_FLOOR = load("keep_floor")
+_ENSURE_GROUP = load("ensure_group")
 _REGROUP = load("regroup")
 _LEVELS = load("levels")
 
@@ -298,6 +299,15 @@ def remove_owner(keys: Keys, group: str, owner: str, min_idle_ms: int = 0) -> Ca
 def keep_floor(keys: Keys, group: str) -> Call[str]:
     """Note where the group would have to go on if it vanished (SPEC 3)."""
     return Call((2, keys.stream, keys.floor(group), group, waiting_group(group)), text, _KEEP_FLOOR)
+
+
+def ensure_group(keys: Keys, group: str, start: str = "0") -> Call[bool]:
+    """Make stream and group if they are not there, also on a full server. True: made now (SPEC 3)."""
+    return Call((1, keys.stream, group, start), _is_made, _ENSURE_GROUP)
+
+
+def _is_made(reply: bytes) -> bool:
+    return reply == b"made"
 
 
 def regroup(keys: Keys, group: str) -> Call[replies.Regrouped]:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -103,11 +103,6 @@ class Offset:
         told["streams"] = {key: self.streams[key].as_json() for key in sorted(self.streams)}
         told["v"] = VERSION
         return told
-
-    def with_keys(self, keys: Iterable[str]) -> Offset:
-        """Streams that have appeared since begin at their beginning."""
-        new = [key for key in keys if key not in self.streams]
-        return replace(self, streams={**self.streams, **dict.fromkeys(new, START)}) if new else self
 
 
 def read_offset(told: Mapping[str, Any]) -> Offset:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from headrace.spark.chunks import Pace, Patience, RangeReader, listed
 from headrace.spark.loss import Loss, judge
-from headrace.spark.offsets import ZERO, Position, parse_id
+from headrace.spark.offsets import Position, parse_id
 from headrace.spark.plan import Range, Share, cut, pack, step_for, task_count, too_long
 from headrace.spark.source_options import SourceSettings
 from headrace.spark.state import Look
@@ -103,6 +103,3 @@ class Planner:
                 pieces += cut(part, self.scan(part, step).marks if marks is None else marks)
         return pack(pieces, tasks, most)
 
-
-def is_beginning(position: Position) -> bool:
-    return position.id == ZERO and position.n is None

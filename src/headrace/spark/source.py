@@ -34,7 +34,8 @@ def check_server(settings: SourceSettings) -> None:
         link.open()
         states(link, settings.streams)
     except Unavailable as error:
-        raise Unavailable(f"{settings.address.masked}: {error}") from None
+        said = str(error).partition(": the server cannot be reached")[0]
+        raise Unavailable(f"{settings.address.masked}: {said}: check the URL, and that the server runs") from None
     finally:
         link.close()
 

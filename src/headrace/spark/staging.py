@@ -251,8 +251,11 @@ def finish(link: PatientLink, batch: Batch, mine: Sequence[StagedList]) -> Recei
 
 def drop(link: PatientLink, lists: Sequence[StagedList]) -> None:
     """Forget lists that will not be published."""
-    for one in lists:
-        link.call(Call(("UNLINK", one.name), nothing))
+    drop_keys(link, [one.name for one in lists])
+
+
+def drop_keys(link: PatientLink, names: Sequence[str]) -> None:
+    link.pipe([Call(("UNLINK", name), nothing) for name in names])
 
 
 def _publish_all(link: PatientLink, batch: Batch, chosen: Sequence[StagedList]) -> Receipt:
@@ -270,7 +273,10 @@ def _publish_all(link: PatientLink, batch: Batch, chosen: Sequence[StagedList]) 
             f"{batch.decision}: the decision about batch {batch.number} vanished while it was published: "
             "the server lost data; compare the target with the source before going on"
         )
-    link.pipe([Call(("EXPIRE", one.counter, COUNTER_S), nothing) for one in chosen])
+    if batch.forget_s:  # nobody can ask again
+        drop_keys(link, [batch.decision, *(one.counter for one in chosen)])
+    else:
+        link.pipe([Call(("EXPIRE", one.counter, COUNTER_S), nothing) for one in chosen])
     return receipt
 
 

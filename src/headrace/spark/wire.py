@@ -49,8 +49,8 @@ class Reply:
 class Wire:
     """One connection of one task. Not shared between threads."""
 
-    def __init__(self, address: Address, name: str = "headrace-spark") -> None:
-        self._link: SyncLink = address.server().sync_link(name)
+    def __init__(self, address: Address, name: str = "headrace-spark", *, wait_ms: int = 0) -> None:
+        self._link: SyncLink = address.server().sync_link(name, timeout_ms=address.command_ms + wait_ms)
         self._sent: list[tuple[bytes, Sequence[tuple[Word, ...]]]] = []
         self._room = bytearray(FIRST_BYTES)
 

@@ -1,0 +1,315 @@
+"""How far the next batch goes: the driver's side of a streaming query.
+
+Spark asks again and again for the latest offset after a committed one. Asked so, this waits inside the server for
+news, looks at the streams that have some, judges losses, shares the batch's limit among them, and writes down the
+result as an offset. Nothing it keeps between two questions is needed for being right: a restarted driver knows the
+offset alone.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from headrace.redis.calls import Call, as_is, text
+from headrace.spark.keyspace import Streams
+from headrace.spark.loss import REWOUND, Loss, judge, lost_error
+from headrace.spark.mirror import Mirror
+from headrace.spark.offsets import START, ZERO, Offset, Position, before_ms, parse_id
+from headrace.spark.plan import Range, Share, water_fill
+from headrace.spark.planner import Marks, Planner, backlog, range_of
+from headrace.spark.source_options import SourceSettings
+from headrace.spark.start import first_offset
+from headrace.spark.state import Look, looks, states
+from headrace.spark.wire import Wire
+
+FEW: Final = 250  # streams that are all looked at every time; of more, only those with news
+SWEEP_S: Final = 10.0  # how often all are looked at in any case: a stream that was rewound has no news
+
+log = logging.getLogger("headrace.spark")
+
+
+@dataclass(frozen=True, slots=True)
+class Top:
+    """Where a stream ends for now."""
+
+    id: str
+    n: int | None
+
+
+@dataclass(slots=True)
+class Plan:
+    """What latest() found out and partitions() can use, if it is asked about the same batch."""
+
+    start: str
+    ranges: list[Range]
+    marks: dict[str, Marks]
+
+
+class Admission:
+    """One streaming query's view of its streams."""
+
+    def __init__(self, settings: SourceSettings) -> None:
+        self._settings = settings
+        self._wire = Wire(settings.address, "headrace-spark-driver", wait_ms=settings.block_ms)
+        self._wire.link.open()
+        self._streams = Streams(settings)
+        self._planner = Planner(self._wire, settings)
+        self._mirror = Mirror(settings.group, settings.on_commit) if settings.on_commit != "none" else None
+        self._targets: dict[str, Top] | None = None  # with AvailableNow
+        self._plans: dict[str, Plan] = {}
+        self._tops: dict[str, Position] = {}
+        self._swept_at = self._batch_at = time.monotonic()
+        self._unread: dict[str, Loss] = {}  # found when a batch was planned again: counted with the next one
+
+    def initial(self) -> Offset:
+        return first_offset(self._wire.link, self._settings, self._streams.now(self._wire.link, afresh=True))
+
+    def prepare_available_now(self) -> None:
+        """Remember where the streams end now: nothing behind that belongs to this run."""
+        found = states(self._wire.link, self._streams.now(self._wire.link, afresh=True))
+        # A stream that has gone has nothing to read, but its going is noticed when the next run is not limited so.
+        self._targets = {key: Top(state.last_id, state.added) for key, state in found.items()}
+
+    def report(self) -> Offset | None:
+        """Where the streams ended when they were last looked at."""
+        return Offset(dict(self._tops)) if self._tops else None
+
+    # ── the next batch ──
+
+    def latest(self, start: Offset, limit: int | None) -> Offset:
+        """The end of the next batch; ``start`` itself if there is none yet."""
+        if start.pin:
+            return replace(start, pin=False)
+        gone = self._publish(start)
+        positions = self._positions(start)
+        news = self._news(positions)
+        seen = looks(self._wire.link, {key: positions[key].id for key in positions if key in news or key in gone})
+        begun = self._settle(positions, seen, gone)
+        seen |= looks(self._wire.link, {key: _begin(one).id for key, one in begun.items() if one.after is not None})
+        tops = {key: self._top(key, look) for key, look in seen.items()}
+        self._tops.update((key, Position(top.id, top.n)) for key, top in tops.items())
+        ends, marks = self._admit(begun, seen, tops, limit)
+        for key, position in begun.items():
+            if position != positions[key]:  # a loss was counted: that must be written down even without rows
+                ends.setdefault(key, position)
+        if not ends:
+            return start
+        if self._mirror is not None:
+            fresh = [key for key in ends if key not in start.streams or positions[key].id == ZERO]
+            self._mirror.make(self._wire.link, {key: positions[key] for key in fresh})
+        carried = {key: replace(position, after=None) for key, position in start.streams.items()}
+        end = Offset({**carried, **ends}, group=self._settings.group if self._mirror else None)
+        self._batch_at = time.monotonic()
+        self._remember(start, end, begun, seen, marks)
+        return end
+
+    def _positions(self, start: Offset) -> dict[str, Position]:
+        """The streams of this question and where each stands. One that a pattern found once is never forgotten: if its
+        key has gone, that is a loss."""
+        keys = set(self._streams.now(self._wire.link))
+        if self._settings.pattern is not None:
+            keys |= start.streams.keys()
+        if self._targets is not None:
+            keys &= self._targets.keys()
+        return {key: replace(start.streams.get(key, START), after=None) for key in sorted(keys)}
+
+    def _publish(self, start: Offset) -> set[str]:
+        """Show what is committed. Answers the streams whose group has gone, which had one."""
+        if self._mirror is None:
+            return set()
+        if start.group != self._settings.group:
+            self._mirror.make(self._wire.link, start.streams)
+        gone = self._mirror.publish(self._wire.link, start.streams)
+        missing = {key: start.streams[key] for key in gone}
+        self._mirror.make(self._wire.link, missing)
+        if start.group != self._settings.group:
+            return set()
+        return {key for key, position in missing.items() if position.id != ZERO}
+
+    def _news(self, positions: Mapping[str, Position]) -> set[str]:
+        """Wait for entries behind the positions; answers the streams to look at."""
+        blocks = self._settings.block_ms if self._targets is None else 0
+        if not positions:
+            time.sleep(blocks / 1000)
+            return set()
+        words: list[Any] = ["XREAD", "COUNT", 1, *(("BLOCK", blocks) if blocks else ()), "STREAMS", *positions]
+        words += [position.id for position in positions.values()]
+        reply = self._wire.link.call(Call(tuple(words), as_is))
+        now = time.monotonic()
+        if len(positions) <= FEW or now - self._swept_at >= SWEEP_S:
+            self._swept_at = now
+            return set(positions)
+        return {text(key) for key, _ in reply or ()}
+
+    def _settle(
+        self, positions: Mapping[str, Position], seen: Mapping[str, Look], gone: set[str]
+    ) -> dict[str, Position]:
+        """The positions to go on from: those given, except where something was lost and that is allowed."""
+        begun: dict[str, Position] = {}
+        for key, look in seen.items():
+            position = positions[key]
+            loss = REWOUND if key in gone else judge(position, look)
+            if loss and self._settings.fail_on_loss:
+                raise lost_error(key, position.id, loss)
+            earlier = self._unread.pop(key, None)
+            for one in (loss, earlier):
+                if one:
+                    log.warning("spark.lost stream=%s after=%s kind=%s lost=%s", key, position.id, one.kind, one.lost)
+                    position = _counted(position, one)
+            begun[key] = position
+        return begun
+
+    def _top(self, key: str, look: Look) -> Top:
+        """Where this run may read to in a stream."""
+        top = Top(look.state.last_id, look.state.added)
+        if self._targets is not None and parse_id(self._targets[key].id) < parse_id(top.id):
+            return self._targets[key]
+        return top
+
+    def _admit(
+        self, begun: Mapping[str, Position], seen: Mapping[str, Look], tops: Mapping[str, Top], limit: int | None
+    ) -> tuple[dict[str, Position], dict[str, Marks]]:
+        """Share the limit among the streams that have rows, and find the end of each."""
+        ends: dict[str, Position] = {}
+        marks: dict[str, Marks] = {}
+        waiting: dict[str, Range] = {}
+        bounds: dict[str, Top] = {}
+        for key, position in begun.items():
+            bound = self._within_span(key, position, seen[key], tops[key])
+            start = _begin(position)
+            part = range_of(key, start, bound.id, seen[key], _rows(start, seen[key], bound))
+            if part is not None:
+                waiting[key], bounds[key] = part, bound
+            elif parse_id(tops[key].id) > start.number:  # whatever was there has been deleted
+                ends[key] = position.at(tops[key].id, tops[key].n)
+        total = sum(part.rows for part in waiting.values())
+        if self._hold_back(waiting):
+            return ends, marks
+        shares = water_fill({key: part.rows for key, part in waiting.items()}, limit if limit is not None else total)
+        step = self._planner.step(min(total, limit or total), len(waiting))
+        for key, part in waiting.items():
+            if shares[key] >= part.rows:
+                ends[key] = begun[key].at(bounds[key].id, bounds[key].n)
+            elif shares[key]:
+                scan = self._planner.scan(part, step, shares[key])
+                n = bounds[key].n if scan.last_id == bounds[key].id else _counting(begun[key], seen[key], scan.rows)
+                ends[key] = begun[key].at(scan.last_id, n)
+                marks[key] = scan.marks
+                waiting[key] = replace(part, rows=scan.rows)
+            if key in ends and begun[key].after is not None:
+                ends[key] = replace(ends[key], after=begun[key].after)
+        return ends, marks
+
+    def _within_span(self, key: str, position: Position, look: Look, top: Top) -> Top:
+        """Bound the stream's own time: an id is a timestamp, so the last entry in time is one command away."""
+        if self._settings.max_span_ms is None or look.next_id is None:
+            return top
+        bound = before_ms(parse_id(look.next_id)[0] + self._settings.max_span_ms)
+        if parse_id(bound) >= parse_id(top.id):
+            return top
+        words = ("XREVRANGE", key, bound, f"({_begin(position).id}", "COUNT", 1)
+        last = self._wire.link.call(Call(words, as_is))
+        return Top(text(last[0][0]), None) if last else top
+
+    def _hold_back(self, waiting: Mapping[str, Range]) -> bool:
+        """Whether there are too few rows for a batch, and they have not waited long enough."""
+        least = self._settings.min_rows
+        if least is None or not waiting or self._targets is not None:
+            return False
+        if time.monotonic() - self._batch_at >= self._settings.max_delay_ms / 1000 or self._enough(waiting, least):
+            return False
+        time.sleep(self._settings.block_ms / 1000)
+        return True
+
+    def _enough(self, waiting: Mapping[str, Range], least: int) -> bool:
+        """Whether there are so many rows. Where the server does not tell, they are counted, but no further than that."""
+        rows = 0
+        for part in waiting.values():
+            known = part.start.n is not None or part.start.id == ZERO
+            rows += part.rows if known else self._planner.scan(part, least, min(least, part.rows)).rows
+        return rows >= least
+
+    # ── the tasks of a batch ──
+
+    def _remember(
+        self, start: Offset, end: Offset, begun: Mapping[str, Position], seen: Mapping[str, Look], marks: dict[str, Marks]
+    ) -> None:
+        ranges = []
+        for key, position in begun.items():
+            if key in end.streams:
+                upto = end.streams[key].id
+                walked = sum(rows for _, rows in marks[key]) if key in marks else None
+                part = range_of(key, _begin(position), upto, seen[key], walked)
+                ranges += [part] if part is not None and part.start.id != upto else []
+        self._plans = {_told(end): Plan(_told(start), ranges, marks)}
+
+    def shares(self, start: Offset, end: Offset) -> list[Share]:
+        """What the tasks of a batch read. After a restart the same rows, found anew."""
+        plan = self._plans.get(_told(end))
+        if plan is not None and plan.start == _told(start):
+            return self._planner.shares(plan.ranges, plan.marks)
+        begun = {
+            key: replace(start.streams.get(key, START), after=position.after)
+            for key, position in end.streams.items()
+            if start.streams.get(key, START).id != position.id or position.after is not None
+        }
+        seen = looks(self._wire.link, {key: _begin(position).id for key, position in begun.items()})
+        ranges = []
+        for key, position in begun.items():
+            loss = judge(_begin(position), seen[key])
+            if loss and self._settings.fail_on_loss:
+                raise lost_error(key, position.id, loss)
+            if loss and not end.streams[key].unknown and not end.streams[key].lost:
+                self._unread[key] = loss
+            top = Top(end.streams[key].id, end.streams[key].n)
+            part = range_of(key, _begin(position), top.id, seen[key], _rows(_begin(position), seen[key], top))
+            ranges += [part] if part is not None else []
+        return self._planner.shares(ranges)
+
+    def close(self) -> None:
+        self._wire.close()
+
+
+def _told(offset: Offset) -> str:
+    return json.dumps(offset.as_json())
+
+
+def _begin(position: Position) -> Position:
+    """Where reading begins: at the position, or at the beginning of a stream that was rewound."""
+    return position if position.after is None else Position(position.after)
+
+
+def _counted(position: Position, loss: Loss) -> Position:
+    lost, unknown = position.lost + (loss.lost or 0), position.unknown + (loss.lost is None)
+    if loss.kind == "rewound":
+        return Position(ZERO, None, ZERO, lost, unknown)
+    return replace(position, lost=lost, unknown=unknown)
+
+
+def _rows(start: Position, look: Look, top: Top) -> int:
+    """How many rows there are at most up to a top."""
+    begun = _count_at(start, look)
+    if begun is not None and top.n is not None:
+        return max(1, min(top.n - begun, look.state.length))
+    return backlog(start, look)
+
+
+def _counting(position: Position, look: Look, rows: int) -> int | None:
+    """The count after so many rows more; None where deletions among them would make it wrong."""
+    begun, deleted = _count_at(_begin(position), look), look.state.max_deleted
+    if begun is None or deleted is None or parse_id(deleted) > _begin(position).number:
+        return None
+    return begun + rows
+
+
+def _count_at(start: Position, look: Look) -> int | None:
+    """The stream's count at a position. At the beginning of one that was only trimmed: what was trimmed."""
+    state = look.state
+    if start.id == ZERO and start.n is None and state.added is not None and state.max_deleted == ZERO:
+        return state.added - state.length
+    return start.n

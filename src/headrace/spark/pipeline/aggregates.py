@@ -1,0 +1,68 @@
+"""Windows over a table: the touched ones are computed anew from the table itself, and their partitions replaced.
+
+So a late row, a replayed batch and a changed split all lead to the same figures. Windows lie together in one partition
+an hour, which bounds the number of folders however short the windows are.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812
+
+from headrace.spark.pipeline.spec import Aggregate
+
+HOUR: Final = "hour"  # the partition column: 2026-03-02_10
+
+
+def window_start(how: Aggregate) -> Column:
+    """Where the window of a row begins: windows follow each other without a gap, counted from 1970."""
+    millis = F.floor(F.unix_millis(F.col(how.time)) / F.lit(how.window_ms)).cast("bigint") * F.lit(how.window_ms)
+    return F.timestamp_millis(millis)
+
+
+def windows(rows: DataFrame, how: Aggregate) -> DataFrame:
+    """Count, rate and percentiles of each window and group. A pure function, of use on any table."""
+    timed = rows.where(F.col(how.time).isNotNull()).withColumn("window_start", window_start(how))
+    found = timed.groupBy("window_start", *how.by).agg(F.count("*").alias("rows"), *_figures(how))
+    end = F.timestamp_millis(F.unix_millis("window_start") + F.lit(how.window_ms))
+    return found.select(
+        "window_start",
+        end.alias("window_end"),
+        *how.by,
+        "rows",
+        (F.col("rows") / F.lit(how.window_ms / 1000)).alias("rows_per_s"),
+        *(name for name in found.columns if name not in ("window_start", "rows", *how.by)),
+        _hour(F.col("window_start")).alias(HOUR),
+    )
+
+
+def _figures(how: Aggregate) -> list[Column]:
+    if not how.of:
+        return []
+    value = F.col(how.of).cast("double")
+    shares = [F.percentile(value, share).alias(f"p{share * 100:g}".replace(".", "_")) for share in how.percentiles]
+    return [F.sum(how.of).alias("total"), F.min(how.of).alias("least"), F.max(how.of).alias("most"), *shares]
+
+
+def _hour(at: Column) -> Column:
+    return F.date_format(at, "yyyy-MM-dd_HH")
+
+
+def touched(rows: DataFrame, how: Aggregate) -> list[str]:
+    """The hours in which windows of these rows begin."""
+    timed = rows.where(F.col(how.time).isNotNull())
+    return sorted(row[0] for row in timed.select(_hour(window_start(how))).distinct().collect())
+
+
+def refresh(table: DataFrame, path: str, how: Aggregate, hours: list[str]) -> None:
+    """Compute the windows of some hours anew and replace their partitions."""
+    if not hours:
+        return
+    # The bounds let Spark skip files whose footers say that they hold other times.
+    first, last = (F.to_timestamp(F.lit(hour), "yyyy-MM-dd_HH") for hour in (hours[0], hours[-1]))
+    end = F.timestamp_millis(F.unix_millis(last) + F.lit(how.window_ms + 3_600_000))
+    rows = table.where((F.col(how.time) >= first) & (F.col(how.time) < end) & _hour(window_start(how)).isin(hours))
+    found = windows(rows, how).coalesce(1)
+    found.write.mode("overwrite").option("partitionOverwriteMode", "dynamic").partitionBy(HOUR).parquet(path)

@@ -1,0 +1,107 @@
+"""Claims of keys in Redis: the row that claimed a key first keeps it for a window, on every replay the same row.
+
+A claim is `SET <space>:hr:claim:<key> <stream>/<id> NX GET PX window`: it answers the holder, and writes only where
+there is none. So a task may run twice or half, and a batch may be replayed, and the answers stay.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import DataFrame
+from pyspark.sql.types import StringType, StructField, StructType
+
+from headrace.errors import CommandRefused
+from headrace.names import OWN_MARK
+from headrace.redis.calls import Call, as_is
+from headrace.spark.options import Address
+from headrace.spark.staging import PatientLink
+
+AT_ONCE: Final = 1_000  # claims in one write to the server
+KEY_BYTES: Final = 200  # longer keys are hashed
+RETRY_MS: Final = 30_000
+
+
+def claimed(rows: DataFrame, address: Address, space: str, window_ms: int, *, out: str, duplicate: str) -> DataFrame:
+    """Mark rows whose `_key` another row holds as duplicates, and name that row in `_winner`."""
+    schema = StructType([*rows.schema.fields, StructField("_winner", StringType())])
+
+    def claim(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        with PatientLink(address, RETRY_MS, "headrace-claims") as link:
+            ask = claims(link, space, window_ms)
+            for batch in batches:
+                yield _judged(batch, ask, out, duplicate)
+
+    return rows.mapInArrow(claim, schema)
+
+
+Ask = Callable[[Sequence[str], Sequence[str]], list[str | None]]
+"""(keys, who asks) -> who holds each key; None: the one who asked, just now."""
+
+
+def _judged(batch: pa.RecordBatch, ask: Ask, out: str, duplicate: str) -> pa.RecordBatch:
+    names = batch.schema.names
+    column = {name: batch.column(names.index(name)) for name in ("_status", "_key", "entry_stream", "entry_id")}
+    claims_it = pc.and_(pc.equal(column["_status"], out), column["_key"].is_valid())
+    rows = pc.indices_nonzero(claims_it).to_pylist()
+    keys = column["_key"].filter(claims_it).to_numpy(zero_copy_only=False).tolist()
+    asking = pc.binary_join_element_wise(column["entry_stream"], column["entry_id"], "/").filter(claims_it)
+    selves = asking.to_numpy(zero_copy_only=False).tolist()
+    statuses = column["_status"].to_pylist()
+    winners: list[str | None] = [None] * batch.num_rows
+    for row, me, holder in zip(rows, selves, ask(keys, selves), strict=True):
+        if holder is not None and holder != me:
+            statuses[row], winners[row] = duplicate, holder
+    arrays = [*batch.columns, pa.array(winners, pa.string())]
+    arrays[names.index("_status")] = pa.array(statuses, batch.schema.field("_status").type)
+    return pa.RecordBatch.from_arrays(arrays, names=[*names, "_winner"])
+
+
+def claims(link: PatientLink, space: str, window_ms: int) -> Ask:
+    """Ask with one command a key, or on servers before 7.0, which do not know it, with two."""
+    two_commands = False
+
+    def ask(keys: Sequence[str], selves: Sequence[str]) -> list[str | None]:
+        nonlocal two_commands
+        holders: list[str | None] = []
+        for start in range(0, len(keys), AT_ONCE):
+            names = [claim_name(space, key) for key in keys[start : start + AT_ONCE]]
+            mine = selves[start : start + AT_ONCE]
+            if not two_commands:
+                try:
+                    holders += link.pipe([_set_and_get(*pair, window_ms) for pair in zip(names, mine, strict=True)])
+                    continue
+                except CommandRefused as error:
+                    if "syntax error" not in str(error):
+                        raise
+                    two_commands = True
+            holders += _in_two(link, names, mine, window_ms)
+        return holders
+
+    return ask
+
+
+def claim_name(space: str, key: str) -> str:
+    """The key of a claim. Long ones are hashed: a claim costs about a hundred bytes, whatever its key."""
+    raw = key.encode("utf-8", "surrogatepass")
+    short = key if len(raw) <= KEY_BYTES else "sha:" + hashlib.sha256(raw).hexdigest()
+    return f"{space}{OWN_MARK}claim:{short}"
+
+
+def _holder(reply: Any) -> str | None:
+    return None if reply is None else reply.decode()
+
+
+def _set_and_get(name: str, me: str, window_ms: int) -> Call[str | None]:
+    return Call(("SET", name, me, "NX", "GET", "PX", window_ms), _holder)
+
+
+def _in_two(link: PatientLink, names: Sequence[str], mine: Sequence[str], window_ms: int) -> list[str | None]:
+    """Nobody deletes claims, so between the two commands a claim can only expire: then the next asker has it."""
+    link.pipe([Call(("SET", name, me, "NX", "PX", window_ms), as_is) for name, me in zip(names, mine, strict=True)])
+    found: list[str | None] = link.pipe([Call(("GET", name), _holder) for name in names])
+    return found

@@ -1,0 +1,125 @@
+"""Folders a pipeline writes to: on a disk all Spark processes share, or behind any file system Spark knows.
+
+Few operations, chosen so that a reader never sees half of anything: a folder appears by a rename, a file too.
+"""
+
+from __future__ import annotations
+
+import shutil
+import uuid
+from pathlib import Path
+from typing import Any, Protocol
+
+import pyarrow.parquet as pq
+from pyspark.sql import SparkSession
+
+from headrace.errors import ConfigError
+
+
+class Place(Protocol):
+    """What tables and the ledger need of a file system. Paths are text, as Spark takes them."""
+
+    def exists(self, path: str) -> bool: ...
+    def remove(self, path: str) -> None: ...
+    def move_folder(self, source: str, target: str) -> None: ...
+    def read(self, path: str) -> str | None: ...
+    def write(self, path: str, text: str) -> None: ...
+    def names(self, folder: str) -> list[str]: ...
+    def parquet_rows(self, folder: str) -> int: ...
+
+
+def place_of(folder: str, spark: SparkSession) -> tuple[Place, str]:
+    """The place for a folder, and the folder as Spark should be told it."""
+    if "://" not in folder and not folder.startswith("file:"):
+        return LocalPlace(), str(Path(folder).absolute())
+    if folder.startswith("file:"):
+        return LocalPlace(), str(Path("/" + folder.removeprefix("file:").lstrip("/")))
+    if not hasattr(spark, "_jvm"):
+        raise ConfigError(f"{folder}: over Spark Connect a pipeline needs a folder that this process sees as well")
+    return HadoopPlace(spark), folder.rstrip("/")
+
+
+class LocalPlace:
+    """A disk. Under a cluster it must be shared, as the tables themselves must be."""
+
+    def exists(self, path: str) -> bool:
+        return Path(path).exists()
+
+    def remove(self, path: str) -> None:
+        shutil.rmtree(path, ignore_errors=True)
+
+    def move_folder(self, source: str, target: str) -> None:
+        Path(target).parent.mkdir(parents=True, exist_ok=True)
+        self.remove(target)
+        Path(source).rename(target)
+
+    def read(self, path: str) -> str | None:
+        try:
+            return Path(path).read_text(encoding="utf-8")
+        except FileNotFoundError:
+            return None
+
+    def write(self, path: str, text: str) -> None:
+        """Readers see the old text or the new one."""
+        target = Path(path)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        half = target.with_name(f"_{target.name}.{uuid.uuid4().hex[:8]}")
+        half.write_text(text, encoding="utf-8")
+        half.replace(target)
+
+    def names(self, folder: str) -> list[str]:
+        return sorted(path.name for path in Path(folder).iterdir()) if Path(folder).is_dir() else []
+
+    def parquet_rows(self, folder: str) -> int:
+        """Rows of a folder, from the footers of its files alone."""
+        return sum(pq.read_metadata(file).num_rows for file in Path(folder).glob("*.parquet"))
+
+
+class HadoopPlace:
+    """Whatever Spark's own file systems reach: HDFS, object stores."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        self._spark = spark
+        self._jvm: Any = spark._jvm  # noqa: SLF001 - Spark has no other door to its file systems
+        self._conf: Any = spark._jsc.hadoopConfiguration()  # noqa: SLF001
+
+    def _at(self, path: str) -> tuple[Any, Any]:
+        where = self._jvm.org.apache.hadoop.fs.Path(path)
+        return where.getFileSystem(self._conf), where
+
+    def exists(self, path: str) -> bool:
+        system, where = self._at(path)
+        return bool(system.exists(where))
+
+    def remove(self, path: str) -> None:
+        system, where = self._at(path)
+        system.delete(where, True)
+
+    def move_folder(self, source: str, target: str) -> None:
+        self.remove(target)
+        system, where = self._at(source)
+        goal = self._jvm.org.apache.hadoop.fs.Path(target)
+        system.mkdirs(goal.getParent())
+        if not system.rename(where, goal):
+            raise ConfigError(f"{target}: the file system refused to move the new folder here")
+
+    def read(self, path: str) -> str | None:
+        if not self.exists(path):
+            return None
+        return "\n".join(row[0] for row in self._spark.read.text(path, wholetext=True).collect())
+
+    def write(self, path: str, text: str) -> None:
+        system, where = self._at(path)
+        half = self._jvm.org.apache.hadoop.fs.Path(f"{path}.{uuid.uuid4().hex[:8]}")
+        out = system.create(half, True)
+        out.write(bytearray(text.encode()))
+        out.close()
+        system.delete(where, False)
+        system.rename(half, where)
+
+    def names(self, folder: str) -> list[str]:
+        system, where = self._at(folder)
+        return sorted(status.getPath().getName() for status in system.listStatus(where)) if self.exists(folder) else []
+
+    def parquet_rows(self, folder: str) -> int:
+        return self._spark.read.parquet(folder).count()  # counted from the footers by Spark itself

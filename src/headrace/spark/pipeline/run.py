@@ -1,0 +1,225 @@
+"""Runs a pipeline: one query, one foreachBatch, every output in it; ends after a batch, never inside one."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any, Final
+
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from headrace.errors import ConfigError, HeadraceError
+from headrace.spark import NAME, register
+from headrace.spark.options import Address, address_of
+from headrace.spark.pipeline.batch import BatchRun, Outputs
+from headrace.spark.pipeline.ledger import Account, Totals
+from headrace.spark.pipeline.places import place_of
+from headrace.spark.pipeline.progress import Progress, lag_of
+from headrace.spark.pipeline.spec import Pipeline
+from headrace.spark.source_options import SOURCE_OPTIONS
+
+POLL_S: Final = 0.2
+REPORT_S: Final = 3.0  # how long Spark may take to close a batch that is done
+DEFAULTS: Final = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.shuffle.partitions": "4",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.python.unix.domain.socket.enabled": "true",
+}
+
+Told = Callable[[Progress], None]
+
+
+class PipelineFailed(HeadraceError):
+    """The query ended with an error. What was finished is finished; run it again to go on."""
+
+
+def open_session(pipeline: Pipeline, *, master: str = "local[*]", remote: str = "") -> SparkSession:
+    """A Spark with the options of the pipeline: in this process, on a master, or behind Spark Connect."""
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    builder: Any = SparkSession.builder.appName(f"headrace-{pipeline.name}")
+    builder = builder.remote(remote) if remote else builder.master(master)
+    for word, value in {**DEFAULTS, **pipeline.spark}.items():
+        if not remote or word.startswith("spark.sql."):
+            builder = builder.config(word, value)
+    spark: SparkSession = builder.getOrCreate()
+    if not remote:
+        spark.sparkContext.setLogLevel("ERROR")
+    return spark
+
+
+def check(pipeline: Pipeline) -> Address:
+    """Whatever can be known without running: the source's options, the URL. Raises ConfigError."""
+    values = SOURCE_OPTIONS.read(pipeline.source)
+    for word in ("table", "endingOffsets", "endingTimestamp"):
+        if values.get(word) is not None:
+            raise ConfigError(f"[source] sets {word}, which is for batch reads: remove it")
+    if values.get("mode") == "group":
+        raise ConfigError("[source] sets mode = group, which delivers at least once: a pipeline reads offsets")
+    if not (values.get("streams") or values.get("streamsPattern")):
+        raise ConfigError('[source] names no stream: give streams = ["payments"] or streamsPattern')
+    return address_of(values)
+
+
+class Runner:
+    """One run of a pipeline. start(), then wait(); stop() from anywhere ends it after the batch."""
+
+    def __init__(
+        self,
+        pipeline: Pipeline,
+        spark: SparkSession,
+        *,
+        told: Told = lambda _: None,
+        adopt_tables: bool = False,
+        sink: str = NAME,
+    ) -> None:
+        self.pipeline, self._spark, self._told, self._adopt = pipeline, spark, told, adopt_tables
+        place, folder = place_of(pipeline.folder, spark)
+        self.outputs = Outputs(place, folder, check(pipeline), sink)
+        self._query: StreamingQuery | None = None
+        self._known = threading.Event()  # the query's id
+        self._alone = threading.Lock()  # held while a batch runs
+        self._stopping = threading.Event()
+        self._error: BaseException | None = None
+        self._last: Account | None = None
+        self._reported = -1
+
+    # ── life ──
+
+    def start(self, *, once: bool = False, entries: DataFrame | None = None) -> None:
+        """Start the query: `once` reads all there is and ends. `entries` replaces the source, for tests."""
+        if entries is None:
+            register(self._spark)
+            reading = self._spark.readStream.format(NAME).options(**self.pipeline.source)
+            entries = reading.option("url", self.outputs.address.url).load()
+        writing = entries.writeStream.queryName(self.pipeline.name).foreachBatch(self._batch)
+        writing = writing.option("checkpointLocation", self.outputs.checkpoint)
+        writing = writing.trigger(availableNow=True) if once else writing.trigger(processingTime="0 seconds")
+        self._query = writing.start()
+        self._known.set()
+
+    def wait(self) -> Totals:
+        """Wait for the end, tell every batch, and answer the books of all runs. Raises what ended the query."""
+        assert self._query is not None, "start() first"
+        try:
+            while not self._query.awaitTermination(POLL_S):  # type: ignore[arg-type]
+                self._report()
+                if self._stopping.is_set():
+                    self._end_after_batch()
+        except PySparkException as error:
+            raise self._failure(error) from error
+        self._report(final=True)
+        if self._error is not None:
+            raise self._failure(self._error)
+        return self.outputs.ledger.totals()
+
+    def stop(self) -> None:
+        """End after the batch that runs now."""
+        self._stopping.set()
+
+    @property
+    def stopping(self) -> bool:
+        return self._stopping.is_set()
+
+    def close(self) -> None:
+        if self._query is not None and self._query.isActive:
+            self._query.stop()
+
+    # ── inside ──
+
+    def _batch(self, entries: DataFrame, number: int) -> None:
+        with self._alone:
+            self._known.wait(30)
+            assert self._query is not None
+            try:
+                run = BatchRun(self.pipeline, self.outputs, str(self._query.id), number, adopt=self._adopt)
+                self._last = run.run(entries)
+            except HeadraceError as error:
+                self._error = error  # Spark hands on only its text
+                raise
+
+    def _end_after_batch(self) -> None:
+        assert self._query is not None
+        with self._alone:  # no batch runs, and none will begin before the query is stopped
+            last = -1 if self._last is None else self._last.batch
+            self._await_commit(last)
+            self._query.stop()
+
+    def _await_commit(self, batch: int) -> None:
+        """Let Spark note that the batch is finished; a batch it did not note is only done again."""
+        pause = threading.Event()
+        for _ in range(int(REPORT_S / 0.05)):
+            told: Any = self._query.lastProgress if self._query else None
+            if told is None or int(told["batchId"]) >= batch:
+                return
+            pause.wait(0.05)
+
+    def _report(self, *, final: bool = False) -> None:
+        last = self._last
+        if last is None or last.batch == self._reported:
+            return
+        told: Any = self._query.lastProgress if self._query is not None else None
+        if not final and (told is None or int(told["batchId"]) < last.batch):
+            return  # Spark's own figures come a moment later
+        self._reported = last.batch
+        self._told(Progress.of(last, lag_of(_as_dict(told))))
+
+    def _failure(self, error: BaseException) -> HeadraceError:
+        if isinstance(self._error, HeadraceError):
+            return self._error
+        return PipelineFailed(f"pipeline {self.pipeline.name}: {self._masked(_gist(str(error)))}")
+
+    def _masked(self, text: str) -> str:
+        return text.replace(self.outputs.address.url, self.outputs.address.masked)
+
+
+def run(pipeline: Pipeline, spark: SparkSession, *, once: bool = True, told: Told = lambda _: None) -> Totals:
+    """Run a pipeline in this process: all there is, or until the process is told to end."""
+    runner = Runner(pipeline, spark, told=told)
+    runner.start(once=once)
+    with ending_softly(runner):
+        return runner.wait()
+
+
+@contextmanager
+def ending_softly(runner: Runner) -> Iterator[None]:
+    """SIGTERM and SIGINT end after the batch; a second SIGINT at once."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def end(number: int, frame: FrameType | None) -> None:
+        del frame
+        if number == signal.SIGINT and runner.stopping:
+            raise KeyboardInterrupt
+        runner.stop()
+
+    before = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _as_dict(told: Any) -> dict[str, Any] | None:
+    """Spark's progress: a dict, or in newer versions an object that turns into one."""
+    if told is None or isinstance(told, dict):
+        return told
+    found: dict[str, Any] = told.jsonValue() if hasattr(told, "jsonValue") else {}
+    return found
+
+
+def _gist(text: str) -> str:
+    """The line of a long Spark error that says what happened."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    wanted = [line for line in lines if line.startswith(("headrace.", "Caused by", "org.apache.spark.SparkRuntime"))]
+    return (wanted or lines or ["the query ended without a word"])[-1 if wanted else 0][:500]

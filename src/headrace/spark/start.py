@@ -1,0 +1,45 @@
+"""Where a new query starts: earliest, latest, ids or a time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from headrace.errors import ConfigError
+from headrace.redis import commands
+from headrace.redis.calls import Call, as_is, text
+from headrace.redis.link import SyncLink
+from headrace.spark.offsets import START, ZERO, Offset, Position, before_ms
+from headrace.spark.source_options import SourceSettings
+from headrace.spark.state import in_parts, states
+
+AT_ONCE = 250
+
+
+def first_offset(link: SyncLink, settings: SourceSettings, keys: Sequence[str]) -> Offset:
+    """The initial offset. What depends on the moment is marked: an empty first batch writes it down for good,
+    because Spark asks for the initial offset more than once, and again after a restart."""
+    if settings.starting_ms is not None:
+        return Offset(_at_time(link, keys, settings.starting_ms), pin=True)
+    if isinstance(settings.starting, dict):
+        return Offset({key: Position(settings.starting.get(key, ZERO)) for key in keys})
+    if settings.starting == "earliest":
+        return Offset(dict.fromkeys(keys, START))
+    found = states(link, keys)
+    # Of a stream that is not there yet nothing has been added: a count of zero, not an unknown one.
+    return Offset(
+        {key: Position(state.last_id, state.added if state.exists else 0) for key, state in found.items()}, pin=True
+    )
+
+
+def _at_time(link: SyncLink, keys: Sequence[str], ms: int) -> dict[str, Position]:
+    """The last entry before a time, which is there and can be a witness; the beginning where there is none."""
+    if ms > link.call(commands.server_ms()):
+        raise ConfigError("startingTimestamp lies in the future: give latest as startingOffsets, and filter by timestamp")
+    found: dict[str, Position] = {}
+    for some in in_parts(keys, AT_ONCE):
+        calls = [Call(("XREVRANGE", key, before_ms(ms), "-", "COUNT", 1), as_is) for key in some]
+        for key, reply in zip(some, link.pipe(calls), strict=True):
+            if isinstance(reply, Exception):
+                raise reply
+            found[key] = Position(text(reply[0][0])) if reply else START
+    return found

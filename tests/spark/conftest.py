@@ -1,0 +1,89 @@
+"""Real Spark for the connector's tests: one session for all of them, because starting it takes most of the time.
+
+    spark         a local session with two cores
+    read          read(server, streams="orders", ...): a batch DataFrame
+    query         a streaming query into a list; see tests/spark/querying.py
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.support.servers import Server
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from tests.spark.querying import Query
+
+MISSING = [name for name in ("pyspark", "pyarrow", "numpy") if importlib.util.find_spec(name) is None]
+if not (shutil.which("java") or os.environ.get("JAVA_HOME")):
+    MISSING.append("java")
+collect_ignore_glob = ["test_*.py"] if MISSING else []
+
+
+def pytest_report_header() -> str:
+    return f"spark: MISSING {', '.join(MISSING)}; its tests are left out" if MISSING else "spark: at hand"
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    from pyspark.sql import SparkSession
+
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    home = tmp_path_factory.mktemp("spark")
+    settings = {
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.memory": "1g",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.sql.warehouse.dir": str(home / "warehouse"),
+        "spark.local.dir": str(home / "local"),
+        "spark.python.unix.domain.socket.enabled": "true",
+        "spark.sql.session.timeZone": "UTC",
+    }
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of py4j and of Spark's own start
+        builder = SparkSession.builder.master("local[2]").appName("headrace-tests")
+        session = builder.config(map=settings).getOrCreate()
+    session.sparkContext.setLogLevel("OFF")
+    yield session
+    session.stop()
+
+
+@pytest.fixture
+def read(spark: SparkSession) -> Callable[..., DataFrame]:
+    def load(server: Server, schema: Any = None, **options: Any) -> DataFrame:
+        reader = spark.read.format("redis-streams").option("url", server.url)
+        if schema is not None:
+            reader = reader.schema(schema)
+        return reader.options(**{word: str(value) for word, value in options.items()}).load()
+
+    return load
+
+
+@pytest.fixture
+def query(spark: SparkSession, tmp_path: Path) -> Iterator[Callable[..., Query]]:
+    from tests.spark.querying import Query
+
+    begun: list[Query] = []
+
+    def begin(server: Server, checkpoint: str = "checkpoint", **options: Any) -> Query:
+        one = Query(spark, server, tmp_path / checkpoint, options)
+        begun.append(one)
+        return one
+
+    yield begin
+    for one in begun:
+        one.stop()

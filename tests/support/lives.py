@@ -1,0 +1,89 @@
+"""Whole lives of messages, one for each of the three roles (SPEC 52): whoever has the rights for these has enough."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from headrace import App, Bury, Delivery, Effect, Release
+from headrace.redis import scripts
+from tests.support.looking import fill, orphan, pending, waiting
+from tests.support.servers import Server
+from tests.support.wait import wait_until
+from tests.support.workshop import GROUP, counted
+
+
+async def produce(app: App, stream: str) -> None:
+    """Everything a producer does."""
+    orders = app.stream(stream)
+    await orders.add({"n": 0})
+    assert (await orders.add({"n": 1}, key="order-1", headers={"tenant": "a"})).first
+    assert not (await orders.add({"n": 1}, key="order-1")).first
+    await orders.add_many([{"n": 2}, {"n": 3}], keys=["order-2", "order-3"])
+    await asyncio.to_thread(orders.add_sync, {"n": 4})
+
+
+async def work(server: Server, app: App, stream: str) -> None:
+    """Everything a worker does: read, renew, ack, retry, release, bury, rescue, effects, markers, deleting, leaving."""
+    for name in (stream, f"{stream}-once", f"{stream}-deleted"):
+        fill(server, name, 6)
+        orphan(server, name, GROUP, 2, idle_ms=60_000)
+
+    async def bill(order: Any, delivery: Delivery[Any]) -> None:
+        if delivery.attempt == 1:
+            if order["n"] == 3:
+                raise RuntimeError("once more")
+            if order["n"] == 4 and not delivery.level:
+                raise Release
+        if order["n"] == 5:
+            raise Bury("never")
+        await asyncio.sleep(0.3)  # a renewal or two
+
+    async def paid(order: Any, delivery: Delivery[Any]) -> None:
+        key = f"{{{delivery.stream}}}:total"
+        effects = [
+            Effect.xadd(key + ":log", {"n": 1}),
+            Effect.set(key + ":last", 1),
+            Effect.hset(key + ":of", {"a": 1}),
+            Effect.hincrby(key + ":sum", "a", 1),
+            Effect.zadd(key + ":rank", {"a": 1}),
+        ]
+        await delivery.ack(effects=effects, result="done")
+
+    async def nothing(order: Any) -> None:
+        pass
+
+    app.stream(stream).handler(group=GROUP, lease="400ms", backoff="100ms")(bill)
+    app.stream(f"{stream}-once").handler(group=GROUP, lease="400ms", once="1h")(paid)
+    app.stream(f"{stream}-deleted").handler(group=GROUP, lease="400ms", delete_on_ack=True)(nothing)
+    async with app.worker() as worker:
+        failed = asyncio.ensure_future(worker.wait())
+        await wait_until(
+            lambda: failed.done() or counted(app, "handled_total", outcome="ack") == 17, 10, what="17 acks"
+        )
+        failed.cancel()
+        if failed.done() and not failed.cancelled():
+            return  # leaving the worker raises what failed it
+        for lane in worker.lanes:
+            await lane.janitor.round()
+        await worker.lanes[0].groups.again()
+        worker.lanes[0].reader._mistrust()
+        await wait_until(lambda: worker.lanes[0].reader.blocked)
+    assert pending(server, stream, GROUP) == {} == waiting(server, stream, GROUP)
+    assert server.sync().exists(f"{{{stream}-once}}:total:sum") == 1
+    assert server.sync().xlen(f"{stream}-deleted") == 0
+
+
+async def operate(server: Server, app: App, stream: str) -> None:
+    """Everything an operator does with dead letters and parked messages, and the looks around."""
+    orders = app.stream(stream)
+    letters = orders.dead_letters
+    assert [letter.reason for letter in await letters.listed(group=GROUP)] == ["never"]
+    (letter,) = await letters.listed()
+    assert await letters.show(letter.id) == letter
+    assert await letters.count() == 1
+    (replayed,) = await letters.replay(letter.id)
+    assert replayed.kind == "same"
+    assert await orders.backlog(GROUP) == 1
+    assert (await app.link.call(scripts.levels(orders.keys, GROUP))).waiting == 1
+    assert await letters.purge() == 0

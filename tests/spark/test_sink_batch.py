@@ -3,29 +3,23 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterator
 from decimal import Decimal
-from pathlib import Path
 
 import pytest
-
-pytest.importorskip("pyspark")
-
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from headrace.deadletters import read_letter
 from tests.support.servers import Server
-from tests.support.spark_writing import session
+from tests.support.spark_writing import register
 
 pytestmark = [pytest.mark.timeout(120), pytest.mark.servers("redis8")]
 
 
-@pytest.fixture(scope="module")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    with session("sink-batch", Path(tmp_path_factory.mktemp("spark"))) as spark:
-        yield spark
+@pytest.fixture(scope="module", autouse=True)
+def faulty(spark: SparkSession) -> None:
+    register(spark)
 
 
 def save(frame: DataFrame, server: Server, **options: str) -> None:

@@ -7,25 +7,21 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-
-pytest.importorskip("pyspark")
-
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
 from tests.support.servers import Server
-from tests.support.spark_writing import session
+from tests.support.spark_writing import register
 
 pytestmark = [pytest.mark.timeout(120), pytest.mark.servers("redis8")]
 
 FILES, ROWS = 2, 600  # batches, and rows in each
 
 
-@pytest.fixture(scope="module")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    with session("sink-stream", Path(tmp_path_factory.mktemp("spark"))) as spark:
-        yield spark
+@pytest.fixture(scope="module", autouse=True)
+def faulty(spark: SparkSession) -> None:
+    register(spark)
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +43,7 @@ def arrange(spark: SparkSession) -> Iterator[Callable[[int, int], None]]:
         spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", str(arrow_rows))
 
     yield change
-    change(3, 10_000)
+    change(2, 10_000)
 
 
 def reading(spark: SparkSession, folder: Path) -> DataFrame:

@@ -1,4 +1,4 @@
-"""Spark for the tests of sink and pipeline: a session, numbered rows, and a sink that dies where it is told to.
+"""The sink, dying where a test tells it to.
 
 The option `dieAt` is "commit" (after all tasks wrote) or a number (after so many blobs were published); the file named
 by `diedAlready` makes it happen once. What Redis and the checkpoint hold is then what a killed driver leaves.
@@ -6,13 +6,13 @@ by `diedAlready` makes it happen once. What Redis and the checkpoint hold is the
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceStreamWriter, DataSourceWriter
 from pyspark.sql.types import StructType
@@ -20,36 +20,13 @@ from pyspark.sql.types import StructType
 from headrace.spark import staging
 from headrace.spark.sink import StreamWriter, make_stream_writer, make_writer
 
-ROOT = Path(__file__).parents[2]
 _OURS = ("dieat", "diedalready")
 
 
-@contextmanager
-def session(name: str, folder: Path) -> Iterator[SparkSession]:
-    """A Spark of two cores whose workers find this package; the faulty sink is registered."""
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    before = os.environ.get("PYTHONPATH")
-    os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), *([before] if before else [])])
-    spark = (
-        SparkSession.builder.master("local[2]")
-        .appName(name)
-        .config("spark.ui.enabled", "false")
-        .config("spark.sql.shuffle.partitions", "3")
-        .config("spark.sql.session.timeZone", "UTC")
-        .config("spark.python.unix.domain.socket.enabled", "true")
-        .config("spark.sql.warehouse.dir", str(folder / "warehouse"))
-        .getOrCreate()
-    )
-    spark.sparkContext.setLogLevel("OFF")
+def register(spark: SparkSession) -> None:
+    """Make the faulty sink known; its classes travel by value, because Spark's workers do not know the tests."""
+    cloudpickle.register_pickle_by_value(sys.modules[__name__])
     spark.dataSource.register(FaultySink)
-    try:
-        yield spark
-    finally:
-        spark.stop()
-        if before is None:
-            del os.environ["PYTHONPATH"]
-        else:
-            os.environ["PYTHONPATH"] = before
 
 
 class Died(Exception):

@@ -32,7 +32,7 @@ is_valid_utf8 in and or not between like case when then else end interval
 FUNCTIONS: Final = frozenset(_WORDS.split())  # and the words of SQL that a bracket may follow
 _REFUSED: Final = frozenset({"select", "from", "with", "transform", "using", "exists", "table", "lateral", "values"})
 
-_TEXT: Final = re.compile(r"'(?:[^'\\]|\\.|'')*'|\"(?:[^\"\\]|\\.)*\"|`[^`]*`", re.DOTALL)
+_TEXT: Final = re.compile(r"'(?:[^'\\]|\\.|'')*'|\"(?:[^\"\\]|\\.)*\"", re.DOTALL)
 _CALL: Final = re.compile(r"([A-Za-z_][\w.]*)\s*\(")
 _WORD: Final = re.compile(r"[A-Za-z_]\w*")
 

@@ -25,7 +25,7 @@ _OURS = ("dieat", "diedalready")
 
 def register(spark: SparkSession) -> None:
     """Make the faulty sink known; its classes travel by value, because Spark's workers do not know the tests."""
-    cloudpickle.register_pickle_by_value(sys.modules[__name__])
+    cloudpickle.register_pickle_by_value(sys.modules[__name__])  # type: ignore[no-untyped-call]
     spark.dataSource.register(FaultySink)
 
 

@@ -41,14 +41,14 @@ class Server:
 
     def link(self, name: str = "headrace") -> Link:
         """A dedicated connection for the event loop. It connects with its first call."""
-        return Link(lambda: self._dial(async_connections, name), timeout_ms=self.settings.command_timeout_ms)
+        return Link(lambda: self._dial(async_connections), name=name, timeout_ms=self.settings.command_timeout_ms)
 
     def sync_link(self, name: str = "headrace", *, timeout_ms: int | None = None) -> SyncLink:
         """The same for a thread or a process without an event loop."""
         limit = timeout_ms or self.settings.command_timeout_ms
-        return SyncLink(lambda: self._dial(sync_connections, name, limit), timeout_ms=limit)
+        return SyncLink(lambda: self._dial(sync_connections, limit), name=name, timeout_ms=limit)
 
-    def _dial(self, module: Any, name: str, timeout_ms: int | None = None) -> Any:
+    def _dial(self, module: Any, timeout_ms: int | None = None) -> Any:
         """Make (not yet open) one connection of redis-py: RESP2, raw replies, no retries of its own."""
         end = self.endpoint
         connect_ms = self.settings.connect_timeout_ms
@@ -56,7 +56,6 @@ class Server:
             "db": end.db,
             "username": end.username,
             "password": end.password,
-            "client_name": name,
             "protocol": 2,
             "driver_info": None,
             # The asyncio link times each call itself; redis-py would start a task a command to do it.

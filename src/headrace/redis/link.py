@@ -11,6 +11,7 @@ after a reconnect (SPEC 20). ``client_id`` is the server's name for the connecti
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
@@ -19,13 +20,14 @@ import hiredis
 from redis.exceptions import RedisError, ResponseError
 
 from headrace.errors import HeadraceError, MissingRight, NoScript, Unavailable
-from headrace.redis.calls import Call, Wire
+from headrace.redis.calls import Call, Script, Wire
 from headrace.redis.faults import translate
 
 T = TypeVar("T")
 
 _pack: Callable[[tuple[Wire, ...]], bytes] = hiredis.pack_command  # type: ignore[assignment]  # its stub says 1-tuple
 _CLIENT_ID = _pack(("CLIENT", "ID"))
+_COMMAND = re.compile(r"redis\.p?call\('([A-Z]+)'|\{'(X[A-Z]+)'")
 
 
 def _packed(call: Call[Any]) -> bytes:
@@ -42,15 +44,25 @@ def _loading(call: Call[Any]) -> bytes:
 def _read(call: Call[T], reply: Any) -> T | HeadraceError:
     """Turn one raw reply into the call's value, or into the error it stands for."""
     if isinstance(reply, Exception):
-        return translate(reply)
+        error = translate(reply)
+        return _named(error, call.script) if isinstance(error, MissingRight) and call.script is not None else error
     return call.parse(reply)
+
+
+def _named(error: MissingRight, script: Script) -> MissingRight:
+    """Servers before 7.0 do not say which command of a script is forbidden: name those it uses."""
+    if error.command:
+        return error
+    used = sorted({first or second for first, second in _COMMAND.findall(script.text)})
+    return MissingRight(f"{error} (script {script.name} uses {', '.join(used)})", command=" ".join(used), key=error.key)
 
 
 class Link:
     """An asyncio connection of one user at a time; a lock keeps others waiting."""
 
-    def __init__(self, dial: Callable[[], Any], *, timeout_ms: int) -> None:
+    def __init__(self, dial: Callable[[], Any], *, name: str, timeout_ms: int) -> None:
         self._dial = dial
+        self._hello = [_CLIENT_ID, _pack(("CLIENT", "SETNAME", name))]
         self._timeout_s = timeout_ms / 1000
         self._connection: Any = None
         self._lock = asyncio.Lock()
@@ -127,8 +139,7 @@ class Link:
         await self.close()
         self._connection = self._dial()
         await self._connection.connect()
-        (reply,) = await self._exchange([_CLIENT_ID])
-        self.client_id = _client_id(reply)
+        self.client_id = _greeted(*await self._exchange(self._hello))
         self.epoch += 1
         self.connected_at = time.monotonic()
 
@@ -150,8 +161,9 @@ class Link:
 class SyncLink:
     """The same for threads: blocking, not shared between threads."""
 
-    def __init__(self, dial: Callable[[], Any], *, timeout_ms: int) -> None:
+    def __init__(self, dial: Callable[[], Any], *, name: str, timeout_ms: int) -> None:
         self._dial = dial
+        self._hello = [_CLIENT_ID, _pack(("CLIENT", "SETNAME", name))]
         self._timeout_s = timeout_ms / 1000
         self._connection: Any = None
         self.epoch = 0
@@ -205,7 +217,7 @@ class SyncLink:
         self.close()
         self._connection = self._dial()
         self._connection.connect()
-        self.client_id = _client_id(self._exchange([_CLIENT_ID])[0])
+        self.client_id = _greeted(*self._exchange(self._hello))
         self.epoch += 1
         self.connected_at = time.monotonic()
 
@@ -222,11 +234,9 @@ class SyncLink:
         return replies
 
 
-def _client_id(reply: Any) -> int:
+def _greeted(client_id: Any, named: Any) -> int:
     """The connection's id, or 0 where the ACL forbids CLIENT: what needs the id is then done the slower way."""
-    if isinstance(reply, int):
-        return reply
-    error = translate(reply)
-    if isinstance(error, MissingRight):
-        return 0
-    raise error
+    for reply in (client_id, named):
+        if isinstance(reply, Exception) and not isinstance(error := translate(reply), MissingRight):
+            raise error
+    return client_id if isinstance(client_id, int) else 0

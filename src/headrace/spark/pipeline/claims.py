@@ -13,7 +13,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame
-from pyspark.sql.types import StringType, StructField, StructType
+from pyspark.sql import functions as F  # noqa: N812
 
 from headrace.errors import CommandRefused
 from headrace.names import OWN_MARK
@@ -26,39 +26,38 @@ KEY_BYTES: Final = 200  # longer keys are hashed
 RETRY_MS: Final = 30_000
 
 
-def claimed(rows: DataFrame, address: Address, space: str, window_ms: int, *, out: str, duplicate: str) -> DataFrame:
-    """Mark rows whose `_key` another row holds as duplicates, and name that row in `_winner`."""
-    schema = StructType([*rows.schema.fields, StructField("_winner", StringType())])
-
-    def claim(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        with PatientLink(address, RETRY_MS, "headrace-claims") as link:
-            ask = claims(link, space, window_ms)
-            for batch in batches:
-                yield _judged(batch, ask, out, duplicate)
-
-    return rows.mapInArrow(claim, schema)
-
-
 Ask = Callable[[Sequence[str], Sequence[str]], list[str | None]]
 """(keys, who asks) -> who holds each key; None: the one who asked, just now."""
 
 
-def _judged(batch: pa.RecordBatch, ask: Ask, out: str, duplicate: str) -> pa.RecordBatch:
-    names = batch.schema.names
-    column = {name: batch.column(names.index(name)) for name in ("_status", "_key", "entry_stream", "entry_id")}
-    claims_it = pc.and_(pc.equal(column["_status"], out), column["_key"].is_valid())
-    rows = pc.indices_nonzero(claims_it).to_pylist()
-    keys = column["_key"].filter(claims_it).to_numpy(zero_copy_only=False).tolist()
-    asking = pc.binary_join_element_wise(column["entry_stream"], column["entry_id"], "/").filter(claims_it)
-    selves = asking.to_numpy(zero_copy_only=False).tolist()
-    statuses = column["_status"].to_pylist()
-    winners: list[str | None] = [None] * batch.num_rows
-    for row, me, holder in zip(rows, selves, ask(keys, selves), strict=True):
+def claimed(rows: DataFrame, address: Address, space: str, window_ms: int, *, out: str, duplicate: str) -> DataFrame:
+    """Mark rows whose `_key` another row holds as duplicates, and name that row in `_winner`."""
+
+    def winners(parts: Iterator[tuple[pa.Array, pa.Array]]) -> Iterator[pa.Array]:
+        with PatientLink(address, RETRY_MS, "headrace-claims") as link:
+            ask = claims(link, space, window_ms)
+            for keys, selves in parts:
+                yield _others(keys, selves, ask)
+
+    # Only key and id travel to Python. The function may run twice for a row: its answer is the same.
+    find = F.arrow_udf(winners, "string")  # type: ignore[attr-defined]  # its stubs lack it
+    me = F.concat("entry_stream", F.lit("/"), "entry_id")
+    held = rows.withColumn("_winner", find(F.when(F.col("_status") == out, F.col("_key")), me))
+    lost = F.col("_winner").isNotNull()
+    return held.withColumn("_status", F.when(lost, duplicate).otherwise(F.col("_status")))
+
+
+def _others(keys: pa.Array, selves: pa.Array, ask: Ask) -> pa.Array:
+    """Who holds each key, where it is another; null for the winners and for rows that claim nothing."""
+    valid = keys.is_valid()
+    at = pc.indices_nonzero(valid).to_numpy(zero_copy_only=False).tolist()
+    mine = selves.filter(valid).to_numpy(zero_copy_only=False).tolist()
+    found: list[str | None] = [None] * len(keys)
+    holders = ask(keys.filter(valid).to_numpy(zero_copy_only=False).tolist(), mine)
+    for row, me, holder in zip(at, mine, holders, strict=True):
         if holder is not None and holder != me:
-            statuses[row], winners[row] = duplicate, holder
-    arrays = [*batch.columns, pa.array(winners, pa.string())]
-    arrays[names.index("_status")] = pa.array(statuses, batch.schema.field("_status").type)
-    return pa.RecordBatch.from_arrays(arrays, names=[*names, "_winner"])
+            found[row] = holder
+    return pa.array(found, pa.string())
 
 
 def claims(link: PatientLink, space: str, window_ms: int) -> Ask:

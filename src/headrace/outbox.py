@@ -23,10 +23,10 @@ from headrace.errors import EffectRefused, HeadraceError, Verdict, classify
 from headrace.marks import Marks
 from headrace.member import Member
 from headrace.message import Delivery, Outcome, State, Way
-from headrace.policy import reconnect_delay_ms, release_delay_ms
+from headrace.policy import reconnect_delay_ms
 from headrace.recorder import Recorder
-from headrace.redis import scripts
 from headrace.redis.calls import Call, Word
+from headrace.redis.endings import Endings
 from headrace.redis.link import Link
 from headrace.slots import Slots
 
@@ -47,7 +47,7 @@ class Outbox:
         marks: Marks,
         freed: Callable[[], None],
         handled_in: Callable[[float], None],
-        delete: scripts.Delete = "no",
+        endings: Endings,
     ) -> None:
         self._member = member
         self._link = link
@@ -56,7 +56,7 @@ class Outbox:
         self._marks = marks
         self._freed = freed
         self._handled_in = handled_in
-        self._delete = delete
+        self._endings = endings
         self._acks: list[Delivery[Any]] = []
         self._others: list[tuple[Delivery[Any], Outcome]] = []
         self._work = asyncio.Event()
@@ -108,7 +108,7 @@ class Outbox:
         if not batch:
             return batch, None
         self._acks = self._acks[ACK_LIMIT:]
-        return batch, self._ack_call(batch)
+        return batch, self._endings.acks(batch)
 
     def put_back(self, batch: Sequence[Delivery[Any]]) -> None:
         """No answer: the acks may or may not have happened. They go again, in front."""
@@ -170,7 +170,7 @@ class Outbox:
 
     async def _send_others(self) -> None:
         batch, self._others = self._others[:PIPE_LIMIT], self._others[PIPE_LIMIT:]
-        calls = [self._call_for(delivery, outcome) for delivery, outcome in batch]
+        calls = [self._endings.call(delivery, outcome) for delivery, outcome in batch]
         try:
             answers = await self._link.pipe(calls)
         except BaseException:
@@ -193,95 +193,6 @@ class Outbox:
         for delivery, _ in batch:
             delivery.resent = True
         self._others = [*batch, *self._others]
-
-    # ── outcome to call ──
-
-    def _ack_call(self, batch: Sequence[Delivery[Any]]) -> Call[list[Word]]:
-        member = self._member
-        if member.settings.once_ms is None:
-            pairs = [(delivery.raw_id, delivery.attempt) for delivery in batch]
-            return scripts.ack(member.keys, member.group, member.owner, pairs, delete=self._delete)
-        finished = [(delivery.raw_id, delivery.attempt, delivery.once_key, b"") for delivery in batch]
-        return self._done(finished, member.settings.once_ms)
-
-    def _call_for(self, delivery: Delivery[Any], outcome: Outcome) -> Call[Any]:
-        if outcome.way is Way.ACK:
-            return self._effects(delivery, outcome)
-        if outcome.way is Way.RELEASE:
-            return self._release(delivery, outcome)
-        settings = self._member.settings
-        if outcome.way is Way.RETRY and delivery.attempt < settings.max_attempts:
-            wait = outcome.after_ms
-            if wait is None:
-                wait = settings.backoff.delay_ms(delivery.attempt, random.random())
-            return self._park(delivery, wait, "waiting", delivery.attempt)
-        if not settings.dead_letters:
-            return self._park(delivery, -1, "parked", delivery.attempt)
-        return self._bury(delivery, outcome)
-
-    def _park(
-        self, delivery: Delivery[Any], wait_ms: int, mark: str, keep: int, *, alone: bool = False
-    ) -> Call[list[Word]]:
-        member = self._member
-        triple = (delivery.raw_id, delivery.attempt, keep)
-        return scripts.park(member.keys, member.group, member.owner, wait_ms, mark, [triple], alone=alone)
-
-    def _release(self, delivery: Delivery[Any], outcome: Outcome) -> Call[list[Word]]:
-        """Back untouched: the count goes down again. A handler's own releases wait longer each time."""
-        keep = delivery.attempt - 1
-        if delivery.alone:
-            return self._park(delivery, outcome.after_ms or 0, "crashed", keep, alone=True)
-        if outcome.after_ms is not None:
-            return self._park(delivery, outcome.after_ms, "waiting", keep)
-        level = delivery.level + 1
-        return self._park(delivery, release_delay_ms(level), f"released-{level}", keep)
-
-    def _bury(self, delivery: Delivery[Any], outcome: Outcome) -> Call[Word]:
-        member = self._member
-        now_ms = int(time.time() * 1000)
-        settings = member.settings
-        extra = {
-            "original_id": delivery.id,
-            "stream": member.stream,
-            "group": member.group,
-            "owner": member.owner,
-            "attempts": str(delivery.attempt if outcome.starts is None else outcome.starts),
-            "first_ms": delivery.id.partition("-")[0],
-            "last_ms": str(now_ms),
-            "error": outcome.error,
-            "reason": outcome.reason.encode("utf-8", "replace")[: settings.error_bytes].decode("utf-8", "ignore"),
-        }
-        return scripts.bury(
-            member.keys,
-            member.group,
-            member.owner,
-            delivery.raw_id,
-            delivery.attempt,
-            extra={settings.prefix + name: value for name, value in extra.items()},
-            maxlen=settings.dead_letters_maxlen,
-            prefix=settings.prefix,
-        )
-
-    def _effects(self, delivery: Delivery[Any], outcome: Outcome) -> Call[Any]:
-        """An ack that carries something: a result for the completion marker, effects, or both."""
-        member, once_ms = self._member, self._member.settings.once_ms
-        if not outcome.effects and once_ms is not None:
-            return self._done([(delivery.raw_id, delivery.attempt, delivery.once_key, outcome.result)], once_ms)
-        once = None if once_ms is None else (delivery.once_key, outcome.result, once_ms)
-        return scripts.effects(
-            member.keys,
-            member.group,
-            member.owner,
-            delivery.raw_id,
-            delivery.attempt,
-            outcome.effects,
-            once=once,
-            delete=self._delete,
-        )
-
-    def _done(self, finished: Sequence[tuple[bytes, int, str, bytes]], once_ms: int) -> Call[list[Word]]:
-        member = self._member
-        return scripts.done(member.keys, member.group, member.owner, finished, once_ms, delete=self._delete)
 
     # ── answer to state ──
 

@@ -45,7 +45,7 @@ class Origin(Enum):
     NEW = "read_total"
     RESCUED = "rescued_total"
     DUE = "due_total"
-    ALONE = "alone"
+    ALONE = "alone_total"
     FOUND = "found_total"
 
 

@@ -32,6 +32,7 @@ NAMES: dict[str, Metric] = {
     "rescued_total": Metric("counter", "Deliveries taken over because their lease ran out"),
     "due_total": Metric("counter", "Deliveries taken from the waiting group when they were due"),
     "skipped_total": Metric("counter", "Replayed copies that were meant for another group"),
+    "alone_total": Metric("counter", "Deliveries taken to run alone, because their earlier attempts crashed"),
     "found_total": Metric("counter", "Deliveries held by this owner that it did not know of"),
     "trimmed_total": Metric("counter", "Pending messages that were trimmed or deleted: lost"),
     "group_recreated_total": Metric("counter", "Times the group had vanished and was created again"),

@@ -14,6 +14,7 @@ table in one step and decides on the copy.
 
 from __future__ import annotations
 
+import contextlib
 from collections import deque
 from typing import Any
 
@@ -42,6 +43,10 @@ class Slots:
         self.held[delivery.raw_id] = delivery
         self.queue.append(delivery)
 
+    def hold(self, delivery: Delivery[Any]) -> None:
+        """Hold one that no runner will see: its outcome is chosen already."""
+        self.held[delivery.raw_id] = delivery
+
     def drop(self, delivery: Delivery[Any]) -> None:
         """The server has answered the outcome: the slot is free."""
         if self.held.get(delivery.raw_id) is delivery:
@@ -55,7 +60,8 @@ class Slots:
         if delivery.state is State.STARTED:
             self.zombies[delivery.raw_id] = delivery
         else:
-            self.queue.remove(delivery)
+            with contextlib.suppress(ValueError):  # it may be waiting for its completion marker instead
+                self.queue.remove(delivery)
             delivery.state = State.ENDED
         delivery.lose()
         return True

@@ -92,11 +92,9 @@ class Worker:
             tries += 1
         self._start_lifeline()
         for lane in self.lanes:
-            self._watch(lane.outbox.run(), f"outbox {lane.stream}")
-            self._watch(lane.janitor.run(), f"janitor {lane.stream}")
-            if lane.completion is not None:
-                self._watch(lane.completion.run(), f"completion {lane.stream}")
-            self._watch(lane.reader.run(), f"reader {lane.stream}")
+            for loop in lane.loops():
+                self._watch(loop, f"loop of {lane.stream}")
+            self._watch(lane.reader.run(), f"reader of {lane.stream}")
         log.info("worker.started owner=%s lanes=%d", self.owner, len(self.lanes))
 
     async def _opened(self, tries: int) -> bool:
@@ -231,9 +229,7 @@ class Worker:
             return
         self._stopped = True
         for lane in self.lanes:
-            lane.reader.stop()
-            lane.runners.close()
-            lane.release_queued()
+            lane.stop_taking()
         await asyncio.gather(*(self._unblock(lane) for lane in self.lanes))
         await self._end_handlers(self._grace_s if grace_s is None else grace_s)
         await self._last_words()
@@ -269,7 +265,7 @@ class Worker:
             await asyncio.wait(readers, timeout=LAST_WORDS_S)
         for lane in self.lanes:
             lane.outbox.carried(by_reader=False)
-            lane.release_queued()
+            lane.intake.release_queued()
         while time.monotonic() < deadline and any(lane.slots.held for lane in self.lanes):
             if self._failed is not None and self._failed.done():
                 return

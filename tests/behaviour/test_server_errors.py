@@ -129,6 +129,7 @@ async def _old_server() -> AsyncIterator[str]:
 # ── for now ──────────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.timeout(30)
 async def test_a_full_server_is_emptied_by_its_workers(
     own_server: OwnServer, server_key: str, stream: str, make_app: MakeApp
 ) -> None:
@@ -143,6 +144,8 @@ async def test_a_full_server_is_emptied_by_its_workers(
         if order["n"] % 2:
             raise RuntimeError("no")
 
+    async with app.worker():
+        pass  # makes the group
     fill(server, stream, 10)
     server.sync().config_set("maxmemory", 1)
     async with app.worker():

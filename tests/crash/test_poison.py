@@ -7,10 +7,12 @@ from collections.abc import Callable
 
 import pytest
 
+from headrace.redis.calls import load
 from headrace.redis.letters import open_letter
-from tests.support.looking import pending, waiting
+from tests.support.looking import fill, pending, waiting
+from tests.support.proxy import Proxy
 from tests.support.servers import Server
-from tests.support.wait import wait_until_sync
+from tests.support.wait import wait_until, wait_until_sync
 from tests.support.workers import GROUP, Workers
 
 Hire = Callable[..., Workers]
@@ -19,9 +21,8 @@ Hire = Callable[..., Workers]
 def buried(server: Server, stream: str) -> list[str]:
     """The original ids of the dead letters."""
     found = []
-    for _, fields in server.sync().execute_command("XRANGE", f"{{{stream}}}:dlq", "-", "+"):
-        flat = [word for pair in fields.items() for word in pair] if isinstance(fields, dict) else fields
-        letter = open_letter(flat, "_")
+    for _, fields in server.sync().xrange(f"{{{stream}}}:dlq"):
+        letter = open_letter([word for pair in fields.items() for word in pair], "_")
         assert letter is not None
         found.append(letter.about["original_id"].decode())
     return found
@@ -83,17 +84,48 @@ def test_a_message_that_kills_its_process_never_buries_another(
 
 
 @pytest.mark.servers("redis8", "redis6")
-def test_a_worker_killed_around_its_burials_loses_nothing_and_buries_once(
-    server: Server, hire: Hire
+@pytest.mark.parametrize("heard", [False, True], ids=["before", "after"])
+async def test_a_worker_killed_at_its_burial_loses_nothing_and_buries_once(
+    server: Server, hire: Hire, heard: bool
 ) -> None:
-    """SPEC 26: 300 messages that are to be buried, workers killed at random moments meanwhile."""
+    """SPEC 26: killed when the script is on its way, which the server never hears, or hears without an answer."""
+    sha = load("bury").sha.encode()
+    killed: list[int] = []
+
+    def kill(data: bytes) -> bool:
+        if sha not in data or killed:
+            return True
+        killed.extend(parent.children())
+        workers.kill(killed[0])
+        return heard
+
+    async with Proxy(server.socket) as proxy:
+        workers = hire(server, url=proxy.url, lease="500ms", concurrency=5)
+        parent = workers.supervise(1, ready=False)
+        warm = workers.add(server, do="bury")  # loads the script: from here on one write is the whole burial
+        await wait_until(lambda: buried(server, workers.stream) == [warm], 15)
+        proxy.on_request = kill
+        message = workers.add(server, do="bury")
+        await wait_until(lambda: len(buried(server, workers.stream)) == 2, 15, what="the burial")
+        # Whatever would bury again has done so once the next child has handled what comes after.
+        behind = workers.add(server, do="ok")
+        await wait_until(lambda: workers.history.ends(id=behind), 15)
+        assert buried(server, workers.stream) == [warm, message]
+        attempts = [start.attempt for start in workers.history.starts(id=message)]
+        assert attempts == ([1] if heard else [1, 2])
+        await wait_until(lambda: pending(server, workers.stream, GROUP) == {})
+
+
+@pytest.mark.servers("redis8", "redis6")
+def test_workers_killed_among_their_burials_lose_nothing_and_bury_once(server: Server, hire: Hire) -> None:
+    """SPEC 26: 2,000 messages to be buried, four kills at moments nobody chose."""
     workers = hire(server, lease="400ms", concurrency=20, max_attempts=1000)
-    sent = [workers.add(server, do="bury", n=n) for n in range(300)]
+    sent = fill(server, workers.stream, 2_000, '{"do":"bury","n":%d}')
     parent = workers.supervise(2)
-    for mark in (40, 90, 150, 210):
-        wait_until_sync(lambda: server.sync().xlen(f"{{{workers.stream}}}:dlq") >= mark, 20)  # noqa: B023
+    for mark in (100, 500, 900, 1_300):
+        wait_until_sync(lambda: server.sync().xlen(f"{{{workers.stream}}}:dlq") >= mark, 20, 0.001)  # noqa: B023
         for child in parent.children()[:1]:
             workers.kill(child)
-    wait_until_sync(lambda: server.sync().xlen(f"{{{workers.stream}}}:dlq") >= 300, 20, what="all buried")
+    wait_until_sync(lambda: server.sync().xlen(f"{{{workers.stream}}}:dlq") >= 2_000, 20, what="all buried")
     wait_until_sync(lambda: pending(server, workers.stream, GROUP) == {}, what="nothing pending")
     assert sorted(buried(server, workers.stream)) == sorted(sent)

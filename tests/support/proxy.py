@@ -17,7 +17,8 @@ class Proxy:
     delay_s         every byte arrives so much later, each way
     refusing        new connections are closed at once
     holding         nothing is passed on, each way, until it is False again; connections stay open
-    on_request      told every piece of data from a client, before it is passed on
+    on_request      told every piece of data from a client, before it is passed on; False: it is not, and the
+                    connection is cut
     cut_reply       asked about every piece of a reply: how many bytes of it still pass before the connection is
                     cut; None lets all pass
     """
@@ -30,7 +31,7 @@ class Proxy:
         self._pass.set()
         self.delay_s = 0.0
         self.refusing = False
-        self.on_request: Callable[[bytes], None] | None = None
+        self.on_request: Callable[[bytes], bool | None] | None = None
         self.cut_reply: Callable[[bytes], int | None] | None = None
         self.connected = 0  # connections made since the beginning
         self.port = 0
@@ -130,6 +131,6 @@ class Proxy:
                 data = await source.read(65536)
             except OSError:
                 data = b""
-            if request and data and self.on_request is not None:
-                self.on_request(data)
+            if request and data and self.on_request is not None and self.on_request(data) is False:
+                data = b""
             pieces.put_nowait((time.monotonic() + self.delay_s, data))

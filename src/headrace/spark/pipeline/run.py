@@ -17,13 +17,13 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from headrace.errors import ConfigError, HeadraceError
 from headrace.spark import NAME, register
-from headrace.spark.options import Address, address_of
+from headrace.spark.options import SERVER_OPTIONS, Address
 from headrace.spark.pipeline.batch import BatchRun, Outputs
 from headrace.spark.pipeline.ledger import Account, Totals
 from headrace.spark.pipeline.places import place_of
 from headrace.spark.pipeline.progress import Progress, lag_of
 from headrace.spark.pipeline.spec import Pipeline
-from headrace.spark.source_options import SOURCE_OPTIONS
+from headrace.spark.source_options import SourceSettings
 
 POLL_S: Final = 0.2
 REPORT_S: Final = 3.0  # how long Spark may take to close a batch that is done
@@ -58,15 +58,17 @@ def open_session(pipeline: Pipeline, *, master: str = "local[*]", remote: str = 
 
 def check(pipeline: Pipeline) -> Address:
     """Whatever can be known without running: the source's options, the URL. Raises ConfigError."""
-    values = SOURCE_OPTIONS.read(pipeline.source)
-    for word in ("table", "endingOffsets", "endingTimestamp"):
-        if values.get(word) is not None:
-            raise ConfigError(f"[source] sets {word}, which is for batch reads: remove it")
-    if values.get("mode") == "group":
+    settings = SourceSettings.of(pipeline.source, streaming=True)
+    if settings.mode == "group":
         raise ConfigError("[source] sets mode = group, which delivers at least once: a pipeline reads offsets")
-    if not (values.get("streams") or values.get("streamsPattern")):
-        raise ConfigError('[source] names no stream: give streams = ["payments"] or streamsPattern')
-    return address_of(values)
+    return settings.address
+
+
+def source_options(pipeline: Pipeline, address: Address) -> dict[str, str]:
+    """The options for Spark: the URL put together, so what it is made of is left out."""
+    apart = {option.name.lower() for option in SERVER_OPTIONS} - {"redis.connecttimeout", "redis.commandtimeout"}
+    kept = {word: text for word, text in pipeline.source.items() if word.lower() not in apart}
+    return {**kept, "url": address.url}
 
 
 class Runner:
@@ -98,8 +100,8 @@ class Runner:
         """Start the query: `once` reads all there is and ends. `entries` replaces the source, for tests."""
         if entries is None:
             register(self._spark)
-            reading = self._spark.readStream.format(NAME).options(**self.pipeline.source)
-            entries = reading.option("url", self.outputs.address.url).load()
+            options = source_options(self.pipeline, self.outputs.address)
+            entries = self._spark.readStream.format(NAME).options(**options).load()
         writing = entries.writeStream.queryName(self.pipeline.name).foreachBatch(self._batch)
         writing = writing.option("checkpointLocation", self.outputs.checkpoint)
         writing = writing.trigger(availableNow=True) if once else writing.trigger(processingTime="0 seconds")

@@ -1,0 +1,184 @@
+"""The intake of a lane: what becomes of each entry that the reader took.
+
+    new, first attempt              held, and queued for a runner
+    in this process already         the running delivery takes the new count, or the entry goes back until it has ended
+    attempts exhausted              buried: its owner died during the last one
+    last attempt after a crash      goes to wait until it can run alone (ADR 8)
+    key already done (``once``)     acknowledged without a handler (SPEC 34)
+
+It also decides how much may be read ahead (ADR 7).
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from headrace.completion import Completion
+from headrace.job import Job
+from headrace.member import Member
+from headrace.message import Delivery, Outcome, State, Way, Ways
+from headrace.outbox import Outbox
+from headrace.policy import crash_delay_ms
+from headrace.reader import Origin
+from headrace.recorder import Recorder
+from headrace.redis.link import Link
+from headrace.runners import Runners
+from headrace.slots import Slots
+
+log = logging.getLogger("headrace")
+
+QUICK_S = 0.025  # a delivery held for less than this, from read to ack, has a quick handler
+AHEAD_SHARE = 4  # of the slots, one in so many may be read ahead
+AHEAD_MOST = 32
+
+
+class Intake:
+    def __init__(
+        self,
+        ways: Ways,
+        job: Job,
+        member: Member,
+        slots: Slots,
+        runners: Runners,
+        outbox: Outbox,
+        link: Link,
+        recorder: Recorder,
+    ) -> None:
+        self._ways = ways
+        self._job = job
+        self._member = member
+        self._slots = slots
+        self._runners = runners
+        self._outbox = outbox
+        self._recorder = recorder
+        self._residence_s = 1.0
+        self.closed = False
+        self.completion: Completion | None = None
+        if job.settings.once_ms is not None:
+            self.completion = Completion(member, link, passed=self._looked_up)
+
+    # ── what the reader hands over ──
+
+    def accept(self, entries: Sequence[Any], origin: Origin) -> None:
+        """Decide what becomes of each entry that was taken, and wake the runners."""
+        if not entries:
+            return
+        now = time.monotonic()
+        held, take = self._slots.held, self._slots.take
+        for entry in entries:
+            raw_id, fields, attempt, idle_ms = entry[0], entry[1], entry[2], entry[3]
+            if attempt == 1 and raw_id not in held and origin is Origin.NEW:
+                take(Delivery(self._ways, raw_id, fields, 1, 0, now))
+            else:
+                self._accept_odd(entry, Delivery(self._ways, raw_id, fields, attempt, idle_ms, now), origin)
+        self._recorder.count(origin.value, len(entries), **self._member.labels)
+        if self.completion is not None:
+            self._look_up(self.completion)
+        if self.closed:
+            self.release_queued()
+        self._runners.wake()
+
+    def _accept_odd(self, entry: Any, delivery: Delivery[Any], origin: Origin) -> None:
+        """Everything that is not a new message read for the first time."""
+        max_attempts = self._job.settings.max_attempts
+        if self._is_mine(delivery):
+            return
+        rescued = origin is Origin.RESCUED or (origin is Origin.NEW and delivery.attempt > 1)
+        if rescued:
+            self._count_rescue(delivery, origin)
+        if origin in (Origin.DUE, Origin.ALONE):
+            delivery.level = _level(entry[4])
+        delivery.alone = origin is Origin.ALONE
+        if delivery.attempt > max_attempts:
+            self._end(delivery, self._exhausted(delivery))
+        elif rescued and delivery.attempt == max_attempts and max_attempts > 1:
+            delivery.alone = True
+            self._end(delivery, Outcome(Way.RELEASE, after_ms=crash_delay_ms(delivery.attempt - 1, max_attempts)))
+        else:
+            self._slots.take(delivery)
+
+    def _is_mine(self, delivery: Delivery[Any]) -> bool:
+        """The same id is in this process already: take the new count, or hand it back while the old handler runs."""
+        running = self._slots.held.get(delivery.raw_id)
+        if running is not None:
+            running.retake(delivery.attempt, time.monotonic())
+            return True
+        if delivery.raw_id in self._slots.zombies:
+            self._end(delivery, Outcome(Way.RELEASE))
+            return True
+        return False
+
+    def _end(self, delivery: Delivery[Any], outcome: Outcome) -> None:
+        """End it without a handler. It is held until the server has answered."""
+        self._slots.hold(delivery)
+        self._outbox.put(delivery, outcome)
+
+    def _exhausted(self, delivery: Delivery[Any]) -> Outcome:
+        starts, limit = delivery.attempt - 1, self._job.settings.max_attempts
+        reason = f"its owner died or hung during attempt {starts} of {limit}"
+        return Outcome(Way.BURY, reason=reason, error="Exhausted", starts=starts)
+
+    def _count_rescue(self, delivery: Delivery[Any], origin: Origin) -> None:
+        labels = self._member.labels
+        if origin is Origin.NEW:  # by the read itself, on servers with CLAIM
+            self._recorder.count(Origin.RESCUED.value, 1, **labels)
+        late_ms = max(0, delivery.idle_ms - self._job.settings.lease_ms)
+        self._recorder.count("recovery_scan_requeued_total", 1, **labels)
+        self._recorder.observe("rescue_latency_seconds", late_ms / 1000, **labels)
+        log.info(
+            "message.rescued stream=%s group=%s id=%s attempt=%d idle_ms=%d",
+            *(*labels.values(), delivery.id, delivery.attempt, delivery.idle_ms),
+        )
+
+    def release_queued(self) -> None:
+        """Hand back what was read and not started: at once, attempt not burnt."""
+        if self.completion is not None:
+            self._slots.queue.extend(self.completion.forget())
+        while self._slots.queue:
+            delivery = self._slots.queue.popleft()
+            if delivery.state is State.READ:
+                self._outbox.put(delivery, Outcome(Way.RELEASE, after_ms=0))
+
+    # ── completion markers (SPEC 34) ──
+
+    def _look_up(self, completion: Completion) -> None:
+        """Nothing starts before its key was looked up."""
+        while self._slots.queue:
+            completion.ask(self._slots.queue.popleft())
+
+    def _looked_up(self, delivery: Delivery[Any], done: bool) -> None:
+        """The answer: run it, or end it here as a duplicate."""
+        if self._slots.held.get(delivery.raw_id) is not delivery or delivery.state is not State.READ:
+            return
+        if done:
+            self._outbox.ack(delivery)
+        else:
+            self._slots.queue.append(delivery)
+            self._runners.wake()
+
+    # ── reading ahead (ADR 7) ──
+
+    def handled_in(self, seconds: float) -> None:
+        """How long one of the deliveries just acknowledged was held: quick handlers earn a little reading ahead."""
+        self._residence_s += (seconds - self._residence_s) / 8
+        # Handlers that never wait keep one or two runners busy: what they could gain is lost in smaller batches.
+        waits = 2 * self._runners.busy >= self._job.concurrency
+        quick = self._residence_s < QUICK_S and waits and self._job.batch is None
+        self._slots.ahead = min(self._slots.limit // AHEAD_SHARE, AHEAD_MOST) if quick else 0
+
+    def stuck(self) -> None:
+        """What was read ahead did not start soon: handlers have become slow. Others may have it."""
+        self._slots.ahead = 0
+        self._residence_s = 1.0
+        excess = min(len(self._slots.held) - self._slots.limit, len(self._slots.queue))
+        for _ in range(excess):
+            self._outbox.put(self._slots.queue.pop(), Outcome(Way.RELEASE, after_ms=0))
+
+
+def _level(mark: str) -> int:
+    """How often in a row a handler has released this delivery: told by the mark it waited under."""
+    word, _, level = mark.partition("-")
+    return int(level) if word == "released" and level.isdigit() else 0

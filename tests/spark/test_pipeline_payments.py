@@ -1,0 +1,206 @@
+"""The payments example on real Spark and a real server, through every way its driver can die."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+
+from headrace.demo.payments import Payment, Sending, payments, sendings
+from headrace.spark.pipeline import Pipeline, read_toml
+from headrace.spark.pipeline.batch import BatchRun
+from headrace.spark.pipeline.ledger import Ledger, LedgerBroken, Totals
+from headrace.spark.pipeline.places import LocalPlace
+from headrace.spark.pipeline.progress import Progress
+from headrace.spark.pipeline.run import PipelineFailed, Runner
+from headrace.spark.pipeline.tables import ForeignCheckpoint
+from tests.support.servers import Server
+from tests.support.wait import wait_until_sync
+
+pytestmark = [pytest.mark.timeout(180), pytest.mark.servers("redis8")]
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "payments" / "payments.toml"
+
+
+class Shop:
+    """The example's pipeline with streams and a folder of the test's own, and what must come out of it."""
+
+    def __init__(self, spark: SparkSession, server: Server, prefix: str, folder: Path) -> None:
+        self.spark, self.client = spark, server.sync()
+        example = read_toml(EXAMPLE)
+        self.stream, self.review = f"{prefix}-payments", f"{prefix}-review"
+        source = {**example.source, "url": server.url, "streams": self.stream, "maxOffsetsPerTrigger": "300"}
+        (route,) = example.routes
+        self.pipeline: Pipeline = dataclasses.replace(
+            example,
+            name=prefix,
+            table="payments",
+            folder=str(folder),
+            source=source,
+            routes=(dataclasses.replace(route, stream=self.review),),
+        )
+        self.told: list[Progress] = []
+        self.must = Counter[str]()
+        self.suspects: set[str] = set()
+
+    def feed(self, sent: list[Sending]) -> None:
+        kinds = {one.key: one.kind for one in sent if one.kind != "repeat"}
+        for one in sent:
+            good = kinds[one.key] == "good"
+            self.must["in"] += 1
+            self.must["quarantined" if not good else "duplicates" if one.kind == "repeat" else "out"] += 1
+            if good and one.payment is not None and one.payment.score > 0.8:
+                self.suspects.add(one.payment.id)
+            self.client.xadd(self.stream, {"payload": one.body})
+
+    def runner(self, **options: Any) -> Runner:
+        return Runner(self.pipeline, self.spark, told=self.told.append, **options)
+
+    def run(self) -> Totals:
+        runner = self.runner()
+        try:
+            runner.start(once=True)
+            return runner.wait()
+        finally:
+            runner.close()
+
+    def table(self, name: str = "payments") -> Any:
+        return self.spark.read.parquet(f"{self.pipeline.folder}/tables/{name}")
+
+    def check(self, totals: Totals) -> None:
+        """Books, tables, windows and the review stream say the same, and it is right."""
+        found = {"in": totals.rows_in, "out": totals.out, "duplicates": totals.duplicates}
+        assert {**found, "quarantined": totals.quarantined} == dict(self.must)
+        assert totals.exact
+        ids = [row["id"] for row in self.table().select("id").collect()]
+        assert len(ids) == len(set(ids)) == self.must["out"]
+        reviewed = [fields[b"id"].decode() for _, fields in self.client.xrange(self.review)]
+        assert len(reviewed) == len(set(reviewed)) == totals.routes["review"]
+        assert set(reviewed) == self.suspects
+        assert self.table("merchants").agg(F.sum("rows")).collect()[0][0] == self.must["out"]
+
+
+@pytest.fixture
+def shop(spark: SparkSession, server: Server, prefix: str, tmp_path: Path) -> Iterator[Shop]:
+    yield Shop(spark, server, prefix, tmp_path)
+    spark.conf.set("spark.sql.shuffle.partitions", "2")
+
+
+def dated(created: str, name: str) -> Sending:
+    payment: Payment = dataclasses.replace(next(iter(payments(1))), id=name, created=created)
+    return Sending(name, msgspec.json.encode(payment), "good", payment)
+
+
+def test_payments_become_tables_windows_and_a_review_stream(shop: Shop) -> None:
+    shop.feed(sendings(500, undecodable=0.02, poison=0.01))
+    shop.feed([dated("2096-01-01T00:00:00.000Z", "late-1"), dated("1999-12-31T23:59:59.000Z", "late-2")])
+    shop.check(shop.run())
+    rows = shop.table().where("id = 'late-1'").collect()
+    assert [(row["tier"], row["part_of_day"], row["batch"]) for row in rows] != []
+    assert {progress.rows_in > 0 for progress in shop.told} == {True}
+    assert all(progress.lag is None or progress.lag >= 0 for progress in shop.told)
+    reasons = {row["reason"] for row in shop.table("quarantine").collect()}
+    assert "breaks currency_fits_the_country" in reasons
+    raw = shop.table("quarantine").where("reason = 'the payload is not UTF-8'").collect()
+    assert all(bytes(row["raw"]["payload"]).startswith(b"\xff\xfe") for row in raw)
+    winners = shop.table("duplicates").select("key", "winner").distinct().collect()
+    assert all(row["winner"].startswith(shop.stream) for row in winners)
+    shop.feed(sendings(30, seed=7, lethal=0, poison=0, undecodable=0, repeats=0)[:0])
+    shop.check(shop.run())  # nothing new: nothing changes
+
+
+STEPS = ("_write_tables", "_write_streams", "_refresh_windows")
+
+
+def test_a_driver_that_dies_after_any_step_is_repeated_without_a_trace(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shop.feed(sendings(400, undecodable=0.02, poison=0.01))
+    for number, step in enumerate(STEPS):
+        shop.spark.conf.set("spark.sql.shuffle.partitions", str(number + 1))
+        with monkeypatch.context() as patch:
+            patch.setattr(BatchRun, step, _dying_after(getattr(BatchRun, step)))
+            with pytest.raises(PipelineFailed, match="died"):
+                shop.run()
+    shop.check(shop.run())
+
+
+def _dying_after(step: Callable[..., Any]) -> Callable[..., Any]:
+    def die(self: BatchRun, *words: Any) -> Any:
+        step(self, *words)
+        raise RuntimeError("died")
+
+    return die
+
+
+def test_books_that_do_not_balance_stop_the_pipeline(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    shop.feed(sendings(100))
+    with monkeypatch.context() as patch:
+        counted = LocalPlace.parquet_rows
+        patch.setattr(LocalPlace, "parquet_rows", lambda self, folder: counted(self, folder) - 1)
+        with pytest.raises(LedgerBroken, match="out: .* written, .* read"):
+            shop.run()
+    ledger = Ledger(LocalPlace(), f"{shop.pipeline.folder}/ledger")
+    assert ledger.accounts() == []
+    shop.check(shop.run())
+
+
+def test_a_new_checkpoint_is_refused_by_an_old_table(shop: Shop) -> None:
+    shop.feed(sendings(50))
+    shop.check(shop.run())
+    before = shop.table().count()
+    shutil.rmtree(f"{shop.pipeline.folder}/checkpoint")
+    with pytest.raises(ForeignCheckpoint, match="another checkpoint"):
+        shop.run()
+    assert shop.table().count() == before
+
+
+def test_being_told_to_stop_ends_after_the_batch(shop: Shop) -> None:
+    shop.feed(sendings(200))
+    runner = shop.runner()
+    runner.start()
+    books = runner.outputs.ledger
+    stopper = threading.Thread(
+        target=lambda: (wait_until_sync(lambda: books.accounts(), 60), runner.stop())  # type: ignore[func-returns-value]
+    )
+    stopper.start()
+    totals = runner.wait()
+    stopper.join()
+    assert totals.exact
+    assert totals.rows_in > 0
+    shop.check(shop.run())
+
+
+def test_a_killed_driver_process_is_followed_by_another(shop: Shop, tmp_path: Path) -> None:
+    shop.feed(sendings(400))
+    file = tmp_path / "pipeline.toml"
+    text = EXAMPLE.read_text().replace('name = "payments"', f'name = "{shop.pipeline.name}"', 1)
+    text = text.replace('stream = "payments-review"', f'stream = "{shop.review}"')
+    text = text.replace("[deduplicate]", '[table]\nname = "payments"\n\n[deduplicate]')
+    text = text.replace('streams = ["payments"]', f'streams = ["{shop.stream}"]').replace("500_000", "100")
+    file.write_text(text)
+    command = [sys.executable, "-c", "from headrace.cli.pipeline import program; program()", "run", str(file)]
+    options = ["--continuous", "--master", "local[2]", "--folder", shop.pipeline.folder, "--json"]
+    env = {**os.environ, "HEADRACE_URL": shop.pipeline.source["url"]}
+    child = subprocess.Popen([*command, *options], env=env, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    books = Ledger(LocalPlace(), f"{shop.pipeline.folder}/ledger")
+    try:
+        wait_until_sync(lambda: child.poll() is not None or books.accounts(), 90, what="a first batch")
+        assert child.poll() is None, child.communicate()[1].decode()[-2000:]
+    finally:
+        child.send_signal(signal.SIGKILL)
+        child.communicate()
+    shop.check(shop.run())

@@ -1,0 +1,154 @@
+"""Batch reads on real Spark: rows, columns, options, tables about the queue."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.spark.querying import fill
+from tests.support.servers import Server
+
+pytestmark = pytest.mark.servers("redis8", "valkey9")
+
+Read = Callable[..., Any]
+
+
+def test_rows_come_back_as_they_were_added(read: Read, server: Server, stream: str) -> None:
+    client = server.sync()
+    client.xadd(stream, {"name": "Ada", "raw": b"\xff\r\n\x00"}, id="1731700000000-1")
+    client.xadd(stream, {"name": "Bo"}, id="1731700000001-0")  # fewer fields than the first
+    gone = client.xadd(stream, {"name": "gone"})
+    client.xdel(stream, gone)
+    rows = read(server, streams=stream).collect()
+    assert [(row.stream, row.id, row.timestamp.timestamp(), dict(row.fields)) for row in rows] == [
+        (stream, "1731700000000-1", 1731700000.0, {"name": b"Ada", "raw": b"\xff\r\n\x00"}),
+        (stream, "1731700000001-0", 1731700000.001, {"name": b"Bo"}),
+    ]
+
+
+@pytest.mark.servers("redis8", "redis6")
+def test_a_schema_names_fields_as_columns(read: Read, server: Server, stream: str) -> None:
+    client = server.sync()
+    client.xadd(stream, {"name": "Ada", "id": "own"})
+    client.xadd(stream, {"name": b"\xff"})
+    rows = read(server, "name string, `fields.id` binary, id string", streams=stream).collect()
+    assert [(row.name, row["fields.id"]) for row in rows] == [("Ada", b"own"), ("�", None)]
+    assert all("-" in row.id for row in rows)
+
+
+def test_a_long_stream_is_split_and_read_once(read: Read, server: Server, stream: str) -> None:
+    added = fill(server, stream, 5000)
+    frame = read(server, streams=stream, minPartitions=3)
+    found = [row.id for row in frame.select("id").collect()]
+    assert sorted(found) == sorted(added)
+    assert frame.rdd.getNumPartitions() == 3
+
+
+def test_many_small_streams_share_a_task(read: Read, server: Server, prefix: str) -> None:
+    for number in range(250):
+        server.sync().xadd(f"{prefix}-{number}", {"number": number})
+    frame = read(server, streamsPattern=f"{prefix}-*")
+    assert frame.select("stream").distinct().count() == 250
+    assert frame.rdd.getNumPartitions() == 1
+
+
+def test_a_stream_that_is_empty_or_not_there_has_no_rows(read: Read, server: Server, stream: str) -> None:
+    server.sync().xgroup_create(f"{stream}-made", "g", mkstream=True)
+    assert read(server, streams=f"{stream}-made,{stream}-never").count() == 0
+
+
+def test_ids_and_times_bound_a_read(read: Read, server: Server, stream: str) -> None:
+    for ms in (1000, 2000, 3000, 4000):
+        server.sync().xadd(stream, {"at": ms}, id=f"{ms}-0")
+    by_id = read(
+        server,
+        streams=stream,
+        startingOffsets=json.dumps({stream: "1000-0"}),
+        endingOffsets=json.dumps({stream: "3000-0"}),
+    )
+    by_time = read(server, streams=stream, startingTimestamp=2000, endingTimestamp="1970-01-01T00:00:04Z")
+    assert [row.id for row in by_id.collect()] == ["2000-0", "3000-0"]
+    assert [row.id for row in by_time.collect()] == ["2000-0", "3000-0"]
+
+
+@pytest.mark.servers("redis8")
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"stream": "a"}, "did you mean 'streams'"),
+        ({}, "either streams or streamsPattern"),
+        ({"streams": "a", "maxOffsetsPerTrigger": "many"}, "maxOffsetsPerTrigger is 'many'"),
+        ({"streams": "a", "startingOffsets": '{"b": "1-0"}'}, "startingOffsets names 'b'"),
+        ({"streams": "a", "onCommit": "trim"}, "needs groupId"),
+        ({"streams": "a", "url": "redis://:geheim@127.0.0.1:1"}, "Connection refused"),
+        ({"streams": "a", "url": "redis+cluster://127.0.0.1:1"}, "cluster is not supported yet"),
+    ],
+)
+def test_a_wrong_option_is_one_clear_error_at_load(
+    read: Read, server: Server, options: dict[str, str], said: str
+) -> None:
+    with pytest.raises(Exception, match=said) as told:
+        read(server, **options)
+    assert "geheim" not in str(told.value)
+
+
+@pytest.mark.servers("redis8")
+def test_a_wrong_password_is_told_at_load_and_not_printed(read: Read, own_server: Any) -> None:
+    server = own_server("redis8", config={"requirepass": "richtig"}, tcp=True)
+    port = server.port
+    with pytest.raises(Exception, match="WRONGPASS") as told:
+        read(server, url=f"redis://:geheim@127.0.0.1:{port}", streams="a")
+    assert "geheim" not in str(told.value)
+    good = read(server, **{"url": f"redis://127.0.0.1:{port}", "redis.password": "richtig", "streams": "a"})
+    assert good.count() == 0
+
+
+@pytest.mark.servers("redis8")
+def test_a_key_of_another_type_is_told_at_load(read: Read, server: Server, prefix: str) -> None:
+    server.sync().set(f"{prefix}-string", "x")
+    with pytest.raises(Exception, match="is not a stream"):
+        read(server, streams=f"{prefix}-string")
+
+
+@pytest.mark.servers("redis8")
+def test_a_schema_of_other_types_is_refused(read: Read, server: Server, stream: str) -> None:
+    with pytest.raises(Exception, match="column 'amount' is double"):
+        read(server, "amount double", streams=stream).count()
+
+
+def test_tables_tell_who_holds_what(read: Read, server: Server, stream: str) -> None:
+    client = server.sync()
+    added = fill(server, stream, 5)
+    client.xgroup_create(stream, "billing", "0")
+    client.xreadgroup("billing", "worker-1", {stream: ">"}, count=3)
+    (group,) = read(server, streams=stream, table="groups").collect()
+    assert (group.group, group.owners, group.lag, group.pending, group.waiting) == ("billing", 1, 2, 3, 0)
+    pending = read(server, streams=stream, table="pending", groupId="billing").collect()
+    assert [(row.id, row.owner, row.state, row.attempts) for row in pending] == [
+        (id_, "worker-1", "delivered", 1) for id_ in added[:3]
+    ]
+    (owner,) = read(server, streams=stream, table="owners").collect()
+    assert (owner.owner, owner.pending) == ("worker-1", 3)
+    assert read(server, streams=stream, table="dead-letters").count() == 0
+
+
+def test_dead_letters_are_a_table_with_their_reasons(read: Read, server: Server, stream: str) -> None:
+    from headrace.names import keys_of
+    from headrace.redis import scripts
+    from headrace.redis.connect import Server as Core
+
+    client = server.sync()
+    (id_,) = fill(server, stream, 1)
+    client.xgroup_create(stream, "billing", "0")
+    client.xreadgroup("billing", "worker-1", {stream: ">"})
+    about = {"original_id": id_, "group": "billing", "owner": "worker-1", "attempts": "1", "reason": "bad"}
+    link = Core(server.url).sync_link()
+    fields = [word for name, value in about.items() for word in (f"_{name}", value)]
+    link.call(scripts.bury(keys_of(stream), "billing", "worker-1", id_.encode(), 1, fields))
+    link.close()
+    (row,) = read(server, streams=stream, table="dead-letters").collect()
+    assert (row.original_id, row.group, row.attempts, row.reason) == (id_, "billing", 1, "bad")
+    assert dict(row.fields)["word"] == b"hello"

@@ -1,0 +1,159 @@
+"""Streaming queries on real Spark."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.spark.querying import fill, ids, once_each, trim
+from tests.support.servers import Server
+from tests.support.wait import wait_until_sync
+
+pytestmark = pytest.mark.servers("redis8")
+
+Begin = Callable[..., Any]
+
+
+def test_available_now_reads_everything_in_batches_of_the_limit(query: Begin, server: Server, prefix: str) -> None:
+    hot, cold = f"{prefix}-hot", f"{prefix}-cold"
+    added = fill(server, hot, 500) + fill(server, cold, 5)
+    one = query(server, streams=f"{hot},{cold}", startingOffsets="earliest", maxOffsetsPerTrigger=200).run()
+    assert [len(rows) for rows in one.batches.values()] == [200, 200, 105]
+    assert ids(one.rows) == sorted(added)
+    late = fill(server, cold, 3)
+    one.run()
+    assert ids(one.rows) == sorted(added + late)
+    assert once_each(one.rows)
+
+
+@pytest.mark.servers("redis8", "valkey9")
+def test_latest_is_pinned_and_rows_arrive_by_long_poll(query: Begin, server: Server, stream: str) -> None:
+    fill(server, stream, 5)
+    one = query(server, streams=stream).start()
+    wait_until_sync(lambda: 0 in one.batches, 30, what="the pinning batch")
+    one.stop()
+    late = fill(server, stream, 3)  # while the query is down
+    one.start()
+    assert ids(one.wait_for(3)) == late
+    more = fill(server, stream, 2)
+    assert ids(one.wait_for(5)) == late + more
+
+
+def test_a_query_at_rest_runs_no_batches(query: Begin, server: Server, prefix: str) -> None:
+    """Offsets that were the same but not written the same made 595 batches out of nothing."""
+    names = [f"{prefix}-{letter}" for letter in "dbca"]
+    for name in names:
+        fill(server, name, 2)
+    one = query(server, streams=",".join(names), startingOffsets="earliest").start()
+    one.wait_for(8)
+    fill(server, names[0], 1)
+    one.wait_for(9)
+    one.handle.processAllAvailable()
+    assert len(one.batches) <= 3
+
+
+def test_a_stream_trimmed_under_a_query_ends_it(query: Begin, server: Server, stream: str) -> None:
+    fill(server, stream, 5)
+    one = query(server, streams=stream, startingOffsets="earliest").run()
+    fill(server, stream, 10)
+    trim(server, stream, 3)
+    with pytest.raises(Exception, match="7 rows are lost"):
+        one.run()
+    one.run(failOnDataLoss="false")
+    assert len(one.rows) == 8
+    assert one.offset["streams"][stream]["lost"] == 7
+
+
+def test_the_mirror_group_shows_the_lag_and_trimming_spares_other_groups(
+    query: Begin, server: Server, stream: str
+) -> None:
+    client = server.sync()
+    added = fill(server, stream, 20)
+    client.xgroup_create(stream, "billing", "0")
+    client.xreadgroup("billing", "worker", {stream: ">"}, count=10)
+    client.xack(stream, "billing", *added[:5])
+    one = query(server, streams=stream, startingOffsets="earliest", groupId="spark", onCommit="trim").run()
+    assert len(one.rows) == 20
+    groups = {group["name"]: group for group in client.xinfo_groups(stream)}
+    assert groups[b"spark"]["lag"] == 0
+    assert client.xlen(stream) == 15  # what billing has not finished is there
+    client.xreadgroup("billing", "worker", {stream: ">"})
+    client.xack(stream, "billing", *added)
+    fill(server, stream, 1)
+    one.run()
+    assert client.xlen(stream) == 2  # billing's last one and the witness
+    assert len(one.rows) == 21
+
+
+def test_a_stream_made_again_is_noticed_by_its_missing_group(query: Begin, server: Server, stream: str) -> None:
+    fill(server, stream, 3)
+    one = query(server, streams=stream, startingOffsets="earliest", groupId="spark").run()
+    last = one.offset["streams"][stream]["id"]
+    server.sync().delete(stream)
+    server.sync().xadd(stream, {"a": 1}, id="1-1")
+    server.sync().xadd(stream, {"a": 1}, id="1-2")
+    server.sync().xadd(stream, {"a": 1}, id=last)  # the same id, and more entries were added: no counter tells
+    with pytest.raises(Exception, match="was deleted"):
+        one.run()
+
+
+def test_a_group_that_workers_use_is_not_moved(query: Begin, server: Server, stream: str) -> None:
+    fill(server, stream, 3)
+    server.sync().xgroup_create(stream, "billing", "0")
+    server.sync().xreadgroup("billing", "worker", {stream: ">"}, count=1)
+    with pytest.raises(Exception, match="has consumers"):
+        query(server, streams=stream, startingOffsets="earliest", groupId="billing").run()
+
+
+def test_a_replayed_batch_has_the_same_rows(query: Begin, server: Server, stream: str) -> None:
+    added = fill(server, stream, 300)
+    one = query(server, streams=stream, startingOffsets="earliest", maxOffsetsPerTrigger=200)
+
+    def fail_once(batch: int) -> None:
+        if batch == 1:
+            one.before_batch = None
+            raise RuntimeError("as if the driver died")
+
+    one.before_batch = fail_once
+    with pytest.raises(Exception, match="as if the driver died"):
+        one.run()
+    fill(server, stream, 50)
+    one.run(minPartitions=4, maxOffsetsPerTrigger=1000)
+    assert len(one.batches[1]) == 100
+    assert once_each(one.rows)
+    assert len(one.rows) == 350
+    assert set(added) <= set(ids(one.rows))
+
+
+def test_a_query_outlives_a_restart_of_the_server(query: Begin, own_server: Any, stream: str) -> None:
+    server = own_server("redis8", aof=True, config={"appendfsync": "always"})
+    fill(server, stream, 3)
+    one = query(server, streams=stream, startingOffsets="earliest").start()
+    one.wait_for(3)
+    server.kill()
+    server.restart()
+    server._client = None
+    fill(server, stream, 2)
+    assert len(one.wait_for(5)) == 5
+
+
+def test_importing_headrace_loads_no_spark() -> None:
+    code = "import sys, headrace, headrace.spark; print('pyspark' in sys.modules, 'pyarrow' in sys.modules)"
+    import subprocess
+    import sys
+
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env={**os.environ})
+    assert said.stdout.strip() == "False False"
+
+
+def test_the_offset_in_the_checkpoint_is_canonical(query: Begin, server: Server, prefix: str) -> None:
+    names = [f"{prefix}-b", f"{prefix}-a"]
+    for name in names:
+        fill(server, name, 1)
+    one = query(server, streams=",".join(names), startingOffsets="earliest").run()
+    assert json.dumps(one.offset) == json.dumps(one.offset, sort_keys=True)
+    assert [about["n"] for about in one.offset["streams"].values()] == [1, 1]

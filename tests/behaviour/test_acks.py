@@ -83,7 +83,7 @@ def _commands(server: Server) -> int:
     return sum(about["calls"] for name, about in stats.items() if name.startswith(sent))
 
 
-@pytest.mark.servers("redis8", "redis6")
+@pytest.mark.servers("redis6")
 async def test_10_000_in_flight_finish_in_random_order_and_no_ack_is_refused(
     server: Server, stream: str, make_app: MakeApp
 ) -> None:
@@ -110,9 +110,7 @@ async def test_10_000_in_flight_finish_in_random_order_and_no_ack_is_refused(
     assert pending(server, stream, GROUP) == {}
 
 
-async def test_a_repeated_ack_says_gone_and_is_not_refused(
-    server: Server, stream: str, make_app: MakeApp
-) -> None:
+async def test_a_repeated_ack_says_gone_and_is_not_refused(server: Server, stream: str, make_app: MakeApp) -> None:
     """SPEC 23, DESIGN 4b: what happened once is gone the second time; another owner's is taken."""
     fill(server, stream, 2)
     first, second = (id_.encode() for id_ in orphan(server, stream, GROUP, 2, owner="me"))

@@ -59,9 +59,7 @@ async def test_a_workers_and_an_operators_rights_are_enough_for_a_whole_life(
     await app.close()
 
 
-async def test_a_producer_may_neither_read_nor_delete(
-    guarded: Server, stream: str, make_app: MakeApp
-) -> None:
+async def test_a_producer_may_neither_read_nor_delete(guarded: Server, stream: str, make_app: MakeApp) -> None:
     """SPEC 52: a profile grants no more than its role needs."""
     app = make_app(grant(guarded, profile("producer", stream)))
     orders = app.stream(stream)
@@ -92,9 +90,7 @@ async def test_a_missing_right_of_a_worker_is_one_error_that_names_it(
 
 
 @pytest.mark.servers("redis8", "redis6")
-async def test_a_missing_key_pattern_is_an_error_too(
-    guarded: Server, stream: str, make_app: MakeApp
-) -> None:
+async def test_a_missing_key_pattern_is_an_error_too(guarded: Server, stream: str, make_app: MakeApp) -> None:
     """SPEC 52."""
     words = [word for word in profile("worker", stream) if not word.startswith("~{")]
     app = make_app(grant(guarded, words))

@@ -99,8 +99,8 @@ async def test_not_verifying_needs_an_explicit_option_and_is_logged(
     """SPEC 48: by `verify=none` in the URL or by ConnectSettings(tls_insecure=True)."""
     server = own_server(server_key, tls=tls_files)
     plain = f"rediss://127.0.0.1:{server.port}"
-    app = make_app(plain + "?verify=none") if by == "url" else make_app(
-        plain, connect=ConnectSettings(tls_insecure=True)
+    app = (
+        make_app(plain + "?verify=none") if by == "url" else make_app(plain, connect=ConnectSettings(tls_insecure=True))
     )
     await _one_message_goes_through(app, stream)
     warnings = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]

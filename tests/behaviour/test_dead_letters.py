@@ -31,9 +31,7 @@ def add_raw(server: Server, stream: str, *words: bytes | str) -> str:
     return bytes(server.sync().execute_command("XADD", stream, "*", *words)).decode()
 
 
-async def test_bury_ends_a_message_at_once_with_its_reason(
-    server: Server, stream: str, make_app: MakeApp
-) -> None:
+async def test_bury_ends_a_message_at_once_with_its_reason(server: Server, stream: str, make_app: MakeApp) -> None:
     """SPEC 26, 27, 30: `raise Bury("...")`: buried at once, at its first attempt."""
     app, ledger = make_app(server), Ledger()
     orders = app.stream(stream)
@@ -59,10 +57,8 @@ async def test_bury_ends_a_message_at_once_with_its_reason(
     assert await orders.backlog(GROUP) == 0
 
 
-async def test_a_dead_letter_holds_the_original_byte_for_byte(
-    server: Server, stream: str, make_app: MakeApp
-) -> None:
-    """SPEC 27: repeated names, names with our prefix, empty values, bytes that are not UTF-8; also more than Lua can pass."""
+async def test_a_dead_letter_holds_the_original_byte_for_byte(server: Server, stream: str, make_app: MakeApp) -> None:
+    """SPEC 27: repeated names, our prefix, empty values, bytes that are not UTF-8; also more than Lua can pass."""
     words = [b"payload", b"\xff\x00{", b"_n", b"1", b"a", b"", b"a", b"2", b"_reason", b"mine", b"", b"x"]
     many = [b"f%d" % n for n in range(8_000)]
     ids = [add_raw(server, stream, *words), add_raw(server, stream, *many)]
@@ -121,7 +117,7 @@ async def test_an_undecodable_message_is_buried_and_the_rest_goes_on(
     server: Server, stream: str, make_app: MakeApp
 ) -> None:
     """SPEC 17: among orphans; also with a model that does not fit."""
-    good = [add_raw(server, stream, "payload", '{"id": %d}' % n) for n in range(5)]
+    good = [add_raw(server, stream, "payload", f'{{"id": {n}}}') for n in range(5)]
     bad = [
         add_raw(server, stream, "payload", b"\x80\x81"),
         add_raw(server, stream, "payload", '{"id": "seven"}'),
@@ -164,9 +160,7 @@ async def test_a_former_owner_cannot_bury(server: Server, stream: str, make_app:
 # ── looking after them ───────────────────────────────────────────────────────────────────────────────
 
 
-async def test_dead_letters_are_listed_shown_counted_and_purged(
-    server: Server, stream: str, make_app: MakeApp
-) -> None:
+async def test_dead_letters_are_listed_shown_counted_and_purged(server: Server, stream: str, make_app: MakeApp) -> None:
     """SPEC 28."""
     app = make_app(server)
     orders = app.stream(stream)
@@ -292,6 +286,7 @@ async def test_a_replay_of_a_trimmed_message_is_a_copy_that_other_groups_do_not_
     assert ledger.ids[0] == added.id
 
 
+@pytest.mark.servers("redis8", "redis6")
 async def test_without_dead_letters_an_exhausted_message_is_parked_until_replayed(
     server: Server, stream: str, make_app: MakeApp
 ) -> None:
@@ -325,9 +320,7 @@ async def test_without_dead_letters_an_exhausted_message_is_parked_until_replaye
 
 
 @pytest.mark.servers("redis8", "redis6")
-async def test_bury_is_parked_too_when_dead_letters_are_off(
-    server: Server, stream: str, make_app: MakeApp
-) -> None:
+async def test_bury_is_parked_too_when_dead_letters_are_off(server: Server, stream: str, make_app: MakeApp) -> None:
     """SPEC 29, 30: off means off: nothing is written beside the stream, and nothing is lost."""
     app = make_app(server)
     orders = app.stream(stream)

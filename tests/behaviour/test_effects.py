@@ -17,9 +17,7 @@ from tests.support.workshop import GROUP, Ledger, counted
 MakeApp = Callable[..., App]
 
 
-async def test_effects_of_every_kind_happen_with_the_ack(
-    server: Server, stream: str, make_app: MakeApp
-) -> None:
+async def test_effects_of_every_kind_happen_with_the_ack(server: Server, stream: str, make_app: MakeApp) -> None:
     """SPEC 33: XADD, SET, HSET, HINCRBY, ZADD on keys of the stream's slot."""
     app = make_app(server)
     orders = app.stream(stream)
@@ -196,9 +194,7 @@ async def test_a_rescued_message_that_was_done_is_not_handled_again(
     assert pending(server, stream, GROUP) == {}
 
 
-async def test_messages_without_a_key_are_marked_by_their_id(
-    server: Server, stream: str, make_app: MakeApp
-) -> None:
+async def test_messages_without_a_key_are_marked_by_their_id(server: Server, stream: str, make_app: MakeApp) -> None:
     """SPEC 34: with `once`, a redelivered message without a key is known by its id."""
     ids = fill(server, stream, 3)
     app = make_app(server)

@@ -40,9 +40,7 @@ async def test_what_was_added_before_the_first_worker_is_delivered_unless_asked_
     assert ledgers["some"].ids == [ids[2], added.id]
 
 
-async def test_a_stream_that_does_not_exist_is_created(
-    server: Server, stream: str, make_app: MakeApp
-) -> None:
+async def test_a_stream_that_does_not_exist_is_created(server: Server, stream: str, make_app: MakeApp) -> None:
     """SPEC 3."""
     app = make_app(server)
 
@@ -150,12 +148,15 @@ async def test_a_vanished_group_of_which_nothing_is_known_is_fatal_and_says_what
     async def bill(order: Any, delivery: Delivery[Any]) -> None:
         ledger.note(order, delivery)
 
-    with pytest.raises(GroupLost, match="XGROUP CREATE"):
+    async def work() -> None:
         async with app.worker() as worker:
             await wait_until(lambda: counted(app, "handled_total", outcome="ack") == 10)
             server.sync().delete(orders.keys.floor(GROUP))
             server.sync().xgroup_destroy(stream, GROUP)
             await asyncio.wait_for(worker.wait(), 5)
+
+    with pytest.raises(GroupLost, match="XGROUP CREATE"):
+        await work()
     assert len(ledger) == 10
     names = [row["name"] for row in server.sync().xinfo_groups(stream)]
     assert GROUP.encode() not in names
@@ -218,9 +219,7 @@ async def test_delete_on_ack_leaves_what_another_group_has_not_finished(
 # ── sharing ──────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_a_retry_in_one_group_is_never_seen_in_another(
-    server: Server, stream: str, make_app: MakeApp
-) -> None:
+async def test_a_retry_in_one_group_is_never_seen_in_another(server: Server, stream: str, make_app: MakeApp) -> None:
     """SPEC 32: nor a release, nor a burial; nothing is appended to the stream."""
     app, failing, steady = make_app(server), Ledger(), Ledger()
     orders = app.stream(stream)

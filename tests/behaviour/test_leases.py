@@ -21,9 +21,8 @@ MakeApp = Callable[..., App]
 LEASE_S = 0.3
 
 
-async def test_a_handler_that_runs_ten_leases_is_started_once(
-    server: Server, stream: str, make_app: MakeApp
-) -> None:
+@pytest.mark.servers("redis8", "redis6")
+async def test_a_handler_that_runs_ten_leases_is_started_once(server: Server, stream: str, make_app: MakeApp) -> None:
     """SPEC 9: async and plain def, beside siblings that look for what is idle."""
     app, ledger, plain = make_app(server), Ledger(), []
     orders, threads = app.stream(stream), app.stream(f"{stream}-threads")
@@ -47,6 +46,7 @@ async def test_a_handler_that_runs_ten_leases_is_started_once(
     assert counted(app, "renewed_total") >= 10
 
 
+@pytest.mark.servers("redis8", "redis6")
 async def test_a_burst_on_two_workers_with_handlers_slower_than_the_lease_runs_once_each(
     server: Server, stream: str, make_app: MakeApp
 ) -> None:
@@ -97,9 +97,7 @@ async def test_a_robbed_handler_is_told_and_its_return_is_refused_and_counted(
 
 
 @pytest.mark.servers("redis8", "redis6")
-async def test_a_thread_learns_that_its_delivery_was_lost(
-    server: Server, stream: str, make_app: MakeApp
-) -> None:
+async def test_a_thread_learns_that_its_delivery_was_lost(server: Server, stream: str, make_app: MakeApp) -> None:
     """SPEC 11: a plain def handler asks `delivery.lost` from its thread."""
     app, told = make_app(server), []
     orders = app.stream(stream)
@@ -117,6 +115,7 @@ async def test_a_thread_learns_that_its_delivery_was_lost(
         await wait_until(lambda: counted(app, "refused_total") == 1)
 
 
+@pytest.mark.servers("redis8", "redis6")
 async def test_a_lost_message_is_not_started_again_beside_its_running_zombie(
     server: Server, stream: str, make_app: MakeApp
 ) -> None:
@@ -147,9 +146,8 @@ async def test_a_lost_message_is_not_started_again_beside_its_running_zombie(
     assert pending(server, stream, GROUP) == {}
 
 
-async def test_a_blip_shorter_than_the_lease_costs_nothing(
-    server: Server, stream: str, make_app: MakeApp
-) -> None:
+@pytest.mark.servers("redis8", "redis6")
+async def test_a_blip_shorter_than_the_lease_costs_nothing(server: Server, stream: str, make_app: MakeApp) -> None:
     """SPEC 12: every connection cut, and again refused for half a lease: ownership kept."""
     lease_s, ledger = 0.6, Ledger()
     async with Proxy(server.socket) as proxy:

@@ -77,6 +77,7 @@ async def test_an_add_with_a_key_whose_reply_was_lost_is_asked_again_and_adds_on
         await app.close()
 
 
+@pytest.mark.servers("redis8", "redis6")
 async def test_an_add_without_a_key_whose_reply_was_lost_is_unknown_and_not_sent_again(
     server: Server, stream: str, make_app: MakeApp
 ) -> None:
@@ -113,9 +114,7 @@ async def test_10_000_are_added_in_pipelines_with_one_result_each_in_order(
 
 
 @pytest.mark.servers("redis8", "redis6")
-async def test_a_failed_add_many_tells_which_are_unknown(
-    server: Server, stream: str, make_app: MakeApp
-) -> None:
+async def test_a_failed_add_many_tells_which_are_unknown(server: Server, stream: str, make_app: MakeApp) -> None:
     """SPEC 36: results of the pipelines that were answered, None for the others."""
     async with Proxy(server.socket) as proxy:
         app = make_app(proxy.url)

@@ -82,9 +82,7 @@ async def test_a_fixed_name_in_use_is_refused_and_its_holder_named(
 # ── how much ─────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_no_worker_holds_more_than_its_free_slots(
-    server: Server, stream: str, make_app: MakeApp
-) -> None:
+async def test_no_worker_holds_more_than_its_free_slots(server: Server, stream: str, make_app: MakeApp) -> None:
     """SPEC 4: 10,000 waiting messages, 4 workers."""
     fill(server, stream, 10_000)
     app, go_on = make_app(server), asyncio.Event()
@@ -120,9 +118,7 @@ async def test_no_worker_holds_more_than_its_free_slots(
 # ── that nothing is stranded ─────────────────────────────────────────────────────────────────────────
 
 
-async def test_a_read_that_waits_is_ended_by_shutdown_at_once(
-    server: Server, stream: str, make_app: MakeApp
-) -> None:
+async def test_a_read_that_waits_is_ended_by_shutdown_at_once(server: Server, stream: str, make_app: MakeApp) -> None:
     """SPEC 5: CLIENT UNBLOCK; a read blocks at most min(5 s, L/4) anyway."""
     app = make_app(server)
     app.stream(stream).handler(group=GROUP, lease="30s")(_nothing)
@@ -134,6 +130,7 @@ async def test_a_read_that_waits_is_ended_by_shutdown_at_once(
     assert worker.lanes[0].member.settings.block_ms == 5_000
 
 
+@pytest.mark.servers("redis8", "redis6")
 async def test_adds_that_race_shutdowns_are_neither_stranded_nor_burnt(
     server: Server, stream: str, make_app: MakeApp
 ) -> None:
@@ -148,9 +145,9 @@ async def test_adds_that_race_shutdowns_are_neither_stranded_nor_burnt(
     adding: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
     for n in range(30):
         async with app.worker() as worker:
-            await wait_until(lambda: worker.lanes[0].reader.blocked, interval=0.001)  # noqa: B023
+            await wait_until(lambda: worker.lanes[0].reader.blocked, interval=0.001)
             if n % 3:
-                server.sync().xadd(stream, {"payload": '{"n":%d}' % n})  # the reader's answer is in its socket
+                server.sync().xadd(stream, {"payload": f'{{"n":{n}}}'})  # the reader's answer is in its socket
             else:
                 adding = asyncio.ensure_future(orders.add({"n": n}))
             for _ in range(n % 7):
@@ -164,6 +161,7 @@ async def test_adds_that_race_shutdowns_are_neither_stranded_nor_burnt(
     assert waiting(server, stream, GROUP) == {}
 
 
+@pytest.mark.servers("redis8", "redis6")
 async def test_what_a_cut_reply_brought_is_found_again_and_burns_no_attempt(
     server: Server, stream: str, make_app: MakeApp
 ) -> None:
@@ -180,7 +178,7 @@ async def test_what_a_cut_reply_brought_is_found_again_and_burns_no_attempt(
         async with app.worker():
             for n in range(20):
                 proxy.cut_reply = _cut_at(b'{"n":', 17 * n)
-                server.sync().xadd(stream, {"payload": '{"n":%d}' % n})
+                server.sync().xadd(stream, {"payload": f'{{"n":{n}}}'})
                 await wait_until(lambda: len(ledger) == n + 1, 10, what=f"message {n}")  # noqa: B023
             proxy.cut_reply = None
             await wait_until(lambda: pending(server, stream, GROUP) == {})
@@ -237,9 +235,7 @@ async def test_acks_whose_reply_was_cut_are_sent_again_and_nothing_runs_twice(
 # ── both roads ───────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_the_road_is_chosen_by_what_the_server_can_do(
-    server: Server, stream: str, make_app: MakeApp
-) -> None:
+async def test_the_road_is_chosen_by_what_the_server_can_do(server: Server, stream: str, make_app: MakeApp) -> None:
     """SPEC 6: one XREADGROUP with CLAIM where there is one; else the rescue script. The result is the same."""
     fill(server, stream, 3)
     ids = orphan(server, stream, GROUP, 3, idle_ms=60_000)
@@ -305,6 +301,7 @@ async def test_one_missing_group_fails_no_other_stream_of_the_worker(
     assert ledger.seen[-1].payload == (streams[0].name, 3)
 
 
+@pytest.mark.servers("redis8", "redis6")
 async def test_a_worker_with_a_shorter_lease_rescues_by_the_longer_one_and_warns(
     server: Server, stream: str, make_app: MakeApp, caplog: pytest.LogCaptureFixture
 ) -> None:

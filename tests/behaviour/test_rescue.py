@@ -43,9 +43,8 @@ async def test_orphans_are_shared_by_all_workers(server: Server, stream: str, ma
     assert took[4] < took[1] / 3
 
 
-async def test_idle_entries_behind_5_000_fresh_ones_are_rescued(
-    server: Server, stream: str, make_app: MakeApp
-) -> None:
+@pytest.mark.servers("redis8", "valkey9")
+async def test_idle_entries_behind_5_000_fresh_ones_are_rescued(server: Server, stream: str, make_app: MakeApp) -> None:
     """SPEC 15: in one cycle of the scan; the fresh ones are left alone."""
     ids = fill(server, stream, 5_005)
     orphan(server, stream, GROUP, 5_005, owner="alive")
@@ -93,6 +92,7 @@ async def test_twenty_workers_take_each_orphan_once_and_attempts_rise_by_one(
     assert counted(app, "refused_total") == 0
 
 
+@pytest.mark.servers("redis8", "redis6")
 async def test_a_fresh_worker_takes_nothing_over_within_half_a_lease(
     server: Server, stream: str, make_app: MakeApp
 ) -> None:
@@ -193,9 +193,7 @@ async def test_an_owner_that_is_gone_is_removed_after_its_retention_and_never_wi
     assert len(pending(server, stream, GROUP)) == 1
 
 
-async def test_a_worker_that_stops_leaves_no_owner_behind(
-    server: Server, stream: str, make_app: MakeApp
-) -> None:
+async def test_a_worker_that_stops_leaves_no_owner_behind(server: Server, stream: str, make_app: MakeApp) -> None:
     """SPEC 19, 22."""
     app = make_app(server)
     orders = app.stream(stream)
@@ -211,6 +209,7 @@ async def test_a_worker_that_stops_leaves_no_owner_behind(
     assert server.sync().hlen(orders.keys.owners(GROUP)) == 0
 
 
+@pytest.mark.servers("redis8", "redis6")
 async def test_rescue_needs_neither_keyspace_events_nor_config(
     own_server: OwnServer, server_key: str, stream: str, make_app: MakeApp
 ) -> None:

@@ -63,6 +63,7 @@ async def test_what_waits_for_its_retry_blocks_nobody(server: Server, stream: st
     assert ledger.attempts == [1] * 20
 
 
+@pytest.mark.servers("redis8", "redis6")
 async def test_a_waiting_retry_is_given_to_nobody_early_not_to_workers_with_short_leases_nor_to_other_clients(
     server: Server, stream: str, make_app: MakeApp
 ) -> None:
@@ -98,6 +99,7 @@ async def test_a_waiting_retry_is_given_to_nobody_early_not_to_workers_with_shor
     assert 1.2 <= ledger.seen[1].at - ledger.seen[0].at < 1.45 + NOISE_S
 
 
+@pytest.mark.servers("redis8", "redis6")
 async def test_a_retry_survives_the_end_of_every_worker_and_of_the_server(
     own_server: OwnServer, server_key: str, stream: str, make_app: MakeApp
 ) -> None:
@@ -125,7 +127,7 @@ async def test_a_retry_survives_the_end_of_every_worker_and_of_the_server(
     assert ledger.seen[1].at - ledger.seen[0].at >= 1.0
 
 
-@pytest.mark.servers("redis8", "valkey9")
+@pytest.mark.servers("redis8")
 async def test_10_000_waiting_retries_cost_only_the_look_until_one_is_due(
     server: Server, stream: str, make_app: MakeApp
 ) -> None:
@@ -178,6 +180,7 @@ async def test_retry_with_a_time_is_kept_and_burns_an_attempt_release_burns_none
         assert due_s <= wait_s < due_s + 0.25 + NOISE_S
 
 
+@pytest.mark.servers("redis8", "redis6")
 async def test_a_handler_may_choose_how_long_to_wait_through_its_delivery(
     server: Server, stream: str, make_app: MakeApp
 ) -> None:
@@ -197,6 +200,7 @@ async def test_a_handler_may_choose_how_long_to_wait_through_its_delivery(
     assert 0.4 <= ledger.seen[1].at - ledger.seen[0].at < 0.65 + NOISE_S
 
 
+@pytest.mark.servers("redis8", "redis6")
 async def test_jitter_spreads_the_retries_of_a_burst(server: Server, stream: str, make_app: MakeApp) -> None:
     """SPEC 24: exponential, jitter, cap; per handler."""
     fill(server, stream, 50)
@@ -217,6 +221,7 @@ async def test_jitter_spreads_the_retries_of_a_burst(server: Server, stream: str
     assert max(due) - min(due) > 3_000
 
 
+@pytest.mark.servers("redis8", "redis6")
 async def test_nothing_that_waits_is_pending_and_nothing_pending_waits(
     server: Server, stream: str, make_app: MakeApp
 ) -> None:

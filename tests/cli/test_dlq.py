@@ -62,7 +62,7 @@ def test_one_is_shown_by_its_own_id_and_by_its_messages(
 ) -> None:
     said = headrace("dlq", "show", stream, letters[2], "--json").json
     assert said["fields"] == [["payload", '{"id": 2}']]
-    told = headrace("dlq", "show", stream, said["original_id"])
+    told = headrace("dlq", "show", stream, said["original_id"], "--message")
     assert letters[2] in told.out
     assert "\x1b" not in told.out
     headrace("dlq", "show", stream, "5-5").refused(1, "has no dead letter 5-5")

@@ -22,7 +22,7 @@ Hire = Callable[..., Workers]
 NOISE_S = 1.5  # what a busy machine may add to a bound
 
 
-@pytest.mark.servers("redis8", "valkey9", "redis6")
+@pytest.mark.servers("redis8", "redis6")
 def test_a_sibling_starts_a_killed_workers_message_after_its_lease_and_not_before(
     server: Server, stream: str, hire: Hire
 ) -> None:
@@ -63,10 +63,8 @@ def test_under_the_supervisor_a_dead_childs_message_starts_again_at_once_whateve
     assert again.at - killed_at < 0.25 + NOISE_S
 
 
-@pytest.mark.servers("redis8", "valkey9")
-def test_what_a_dead_child_had_read_and_not_started_gives_its_attempt_back(
-    server: Server, hire: Hire
-) -> None:
+@pytest.mark.servers("redis8")
+def test_what_a_dead_child_had_read_and_not_started_gives_its_attempt_back(server: Server, hire: Hire) -> None:
     """SPEC 8, 25: under the supervisor attempt = handler starts, also for what was read ahead, also twice."""
     workers = hire(server, lease="30s", concurrency=2)
     blocking = workers.add(server, do="block", s=30)
@@ -93,7 +91,7 @@ async def test_a_child_killed_right_after_it_sent_its_ack_is_not_run_again_30_ms
         await wait_until(lambda: workers.history.ends(id=warm), 15)
         await wait_until(lambda: pending(server, stream, GROUP) == {})
         proxy.delay_s = 0.03
-        for deaths in (1, 2, 3):
+        for deaths in (1, 2):
             killed: list[int] = []
             proxy.on_request = lambda data: _kill_at_ack(data, parent.children(), killed)  # noqa: B023
             message = workers.add(server, do="ok")

@@ -6,6 +6,7 @@ import os
 import re
 import signal
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -20,7 +21,7 @@ Hire = Callable[..., Workers]
 LEASE_S = 0.5
 
 
-@pytest.mark.servers("redis8", "valkey9")
+@pytest.mark.servers("redis8")
 @pytest.mark.parametrize("order", [{"do": "block", "s": 3 * LEASE_S}, {"do": "gil", "s": 3 * LEASE_S}])
 def test_a_handler_that_blocks_its_loop_or_holds_the_gil_is_not_robbed_under_the_supervisor(
     server: Server, hire: Hire, order: dict[str, object]
@@ -35,7 +36,7 @@ def test_a_handler_that_blocks_its_loop_or_holds_the_gil_is_not_robbed_under_the
     assert [(start.pid, start.attempt) for start in workers.history.starts(id=message)] == [(end.pid, 1)]
 
 
-@pytest.mark.servers("redis8", "valkey9")
+@pytest.mark.servers("valkey9")
 def test_a_blocked_loop_is_warned_about_with_the_handlers_name_and_robbed_after_stall_after(
     server: Server, hire: Hire
 ) -> None:
@@ -83,7 +84,7 @@ def test_slow_handlers_beside_others_that_block_the_loop_run_once(server: Server
     assert len(workers.history.starts(do="block")) == 60
 
 
-@pytest.mark.servers("redis8", "redis6")
+@pytest.mark.servers("redis6")
 def test_a_paused_parent_robs_no_child(server: Server, hire: Hire) -> None:
     """SPEC 13: SIGSTOP of the parent for 3 × L: the children's own lifelines renew."""
     workers = hire(server, lease=LEASE_S, concurrency=1)
@@ -119,7 +120,7 @@ def test_children_of_a_dead_parent_keep_their_work_drain_and_exit(server: Server
 def _runs(pid: int) -> bool:
     """Whether a process that is not our child is alive; one that nobody waited for is not."""
     try:
-        with open(f"/proc/{pid}/stat") as stat:
-            return stat.read().rpartition(")")[2].split()[0] not in ("Z", "X")
+        stat = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
         return False
+    return stat.rpartition(")")[2].split()[0] not in ("Z", "X")

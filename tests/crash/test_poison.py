@@ -28,7 +28,7 @@ def buried(server: Server, stream: str) -> list[str]:
     return found
 
 
-@pytest.mark.servers("redis8", "valkey9")
+@pytest.mark.servers("valkey9")
 def test_a_message_that_kills_its_process_starts_exactly_max_attempts_times_and_is_buried(
     server: Server, hire: Hire
 ) -> None:
@@ -44,8 +44,7 @@ def test_a_message_that_kills_its_process_starts_exactly_max_attempts_times_and_
     assert buried(server, workers.stream) == [poison]
 
 
-@pytest.mark.parametrize("supervised", [True, False], ids=["supervised", "plain"])
-@pytest.mark.parametrize("poisons", [1, 4])
+@pytest.mark.parametrize(("poisons", "supervised"), [(4, True), (1, False)], ids=["supervised", "plain"])
 @pytest.mark.servers("redis8")
 def test_a_message_that_kills_its_process_never_buries_another(
     server: Server, hire: Hire, poisons: int, supervised: bool
@@ -83,7 +82,7 @@ def test_a_message_that_kills_its_process_never_buries_another(
     assert waiting(server, workers.stream, GROUP) == {}
 
 
-@pytest.mark.servers("redis8", "redis6")
+@pytest.mark.servers("redis8")
 @pytest.mark.parametrize("heard", [False, True], ids=["before", "after"])
 async def test_a_worker_killed_at_its_burial_loses_nothing_and_buries_once(
     server: Server, hire: Hire, heard: bool
@@ -116,7 +115,7 @@ async def test_a_worker_killed_at_its_burial_loses_nothing_and_buries_once(
         await wait_until(lambda: pending(server, workers.stream, GROUP) == {})
 
 
-@pytest.mark.servers("redis8", "redis6")
+@pytest.mark.servers("redis6")
 def test_workers_killed_among_their_burials_lose_nothing_and_bury_once(server: Server, hire: Hire) -> None:
     """SPEC 26: 2,000 messages to be buried, four kills at moments nobody chose."""
     workers = hire(server, lease="400ms", concurrency=20, max_attempts=1000)

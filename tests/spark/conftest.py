@@ -52,6 +52,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         "spark.local.dir": str(home / "local"),
         "spark.python.unix.domain.socket.enabled": "true",
         "spark.sql.session.timeZone": "UTC",
+        "spark.sql.codegen.wholeStage": "false",  # compiling costs more than such small queries gain
+        "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     }
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of py4j and of Spark's own start

@@ -118,7 +118,6 @@ def test_payments_become_tables_windows_and_a_review_stream(shop: Shop) -> None:
     assert all(bytes(row["raw"]["payload"]).startswith(b"\xff\xfe") for row in raw)
     winners = shop.table("duplicates").select("key", "winner").distinct().collect()
     assert all(row["winner"].startswith(shop.stream) for row in winners)
-    shop.feed(sendings(30, seed=7, lethal=0, poison=0, undecodable=0, repeats=0)[:0])
     shop.check(shop.run())  # nothing new: nothing changes
 
 
@@ -128,7 +127,7 @@ STEPS = ("_write_tables", "_write_streams", "_refresh_windows")
 def test_a_driver_that_dies_after_any_step_is_repeated_without_a_trace(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shop.feed(sendings(400, undecodable=0.02, poison=0.01))
+    shop.feed(sendings(250, undecodable=0.02, poison=0.01))
     for number, step in enumerate(STEPS):
         shop.spark.conf.set("spark.sql.shuffle.partitions", str(number + 1))
         with monkeypatch.context() as patch:
@@ -151,7 +150,7 @@ def test_books_that_do_not_balance_stop_the_pipeline(shop: Shop, monkeypatch: py
     with monkeypatch.context() as patch:
         counted = LocalPlace.parquet_rows
         patch.setattr(LocalPlace, "parquet_rows", lambda self, folder: counted(self, folder) - 1)
-        with pytest.raises(LedgerBroken, match="out: .* written, .* read"):
+        with pytest.raises(LedgerBroken, match=r"out: .* written, .* read"):
             shop.run()
     ledger = Ledger(LocalPlace(), f"{shop.pipeline.folder}/ledger")
     assert ledger.accounts() == []

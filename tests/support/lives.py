@@ -23,39 +23,42 @@ async def produce(app: App, stream: str) -> None:
     await asyncio.to_thread(orders.add_sync, {"n": 4})
 
 
+async def _bill(order: Any, delivery: Delivery[Any]) -> None:
+    if delivery.attempt == 1:
+        if order["n"] == 3:
+            raise RuntimeError("once more")
+        if order["n"] == 4 and not delivery.level:
+            raise Release
+    if order["n"] == 5:
+        raise Bury("never")
+    await asyncio.sleep(0.3)  # a renewal or two
+
+
+async def _paid(order: Any, delivery: Delivery[Any]) -> None:
+    key = f"{{{delivery.stream}}}:total"
+    effects = [
+        Effect.xadd(key + ":log", {"n": 1}),
+        Effect.set(key + ":last", 1),
+        Effect.hset(key + ":of", {"a": 1}),
+        Effect.hincrby(key + ":sum", "a", 1),
+        Effect.zadd(key + ":rank", {"a": 1}),
+    ]
+    await delivery.ack(effects=effects, result="done")
+
+
+async def _nothing(order: Any) -> None:
+    pass
+
+
 async def work(server: Server, app: App, stream: str) -> None:
     """Everything a worker does: read, renew, ack, retry, release, bury, rescue, effects, markers, deleting, leaving."""
     for name in (stream, f"{stream}-once", f"{stream}-deleted"):
         fill(server, name, 6)
         orphan(server, name, GROUP, 2, idle_ms=60_000)
 
-    async def bill(order: Any, delivery: Delivery[Any]) -> None:
-        if delivery.attempt == 1:
-            if order["n"] == 3:
-                raise RuntimeError("once more")
-            if order["n"] == 4 and not delivery.level:
-                raise Release
-        if order["n"] == 5:
-            raise Bury("never")
-        await asyncio.sleep(0.3)  # a renewal or two
-
-    async def paid(order: Any, delivery: Delivery[Any]) -> None:
-        key = f"{{{delivery.stream}}}:total"
-        effects = [
-            Effect.xadd(key + ":log", {"n": 1}),
-            Effect.set(key + ":last", 1),
-            Effect.hset(key + ":of", {"a": 1}),
-            Effect.hincrby(key + ":sum", "a", 1),
-            Effect.zadd(key + ":rank", {"a": 1}),
-        ]
-        await delivery.ack(effects=effects, result="done")
-
-    async def nothing(order: Any) -> None:
-        pass
-
-    app.stream(stream).handler(group=GROUP, lease="400ms", backoff="100ms")(bill)
-    app.stream(f"{stream}-once").handler(group=GROUP, lease="400ms", once="1h")(paid)
-    app.stream(f"{stream}-deleted").handler(group=GROUP, lease="400ms", delete_on_ack=True)(nothing)
+    app.stream(stream).handler(group=GROUP, lease="400ms", backoff="100ms")(_bill)
+    app.stream(f"{stream}-once").handler(group=GROUP, lease="400ms", once="1h")(_paid)
+    app.stream(f"{stream}-deleted").handler(group=GROUP, lease="400ms", delete_on_ack=True)(_nothing)
     async with app.worker() as worker:
         failed = asyncio.ensure_future(worker.wait())
         await wait_until(

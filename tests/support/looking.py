@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, cast
+from dataclasses import dataclass
+from typing import Any, cast
 
 from tests.support.servers import Server
 
 
-class Held(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Held:
     """One line of a pending list."""
 
     owner: str
@@ -19,16 +21,14 @@ def pending(server: Server, stream: str, group: str) -> dict[str, Held]:
     """What a group holds, by id. For what waits: group + "~wait"."""
     rows = cast(list[dict[str, Any]], server.sync().xpending_range(stream, group, "-", "+", 20_000))
     return {
-        row["message_id"].decode(): Held(
-            row["consumer"].decode(), row["time_since_delivered"], row["times_delivered"]
-        )
+        row["message_id"].decode(): Held(row["consumer"].decode(), row["time_since_delivered"], row["times_delivered"])
         for row in rows
     }
 
 
 def waiting(server: Server, stream: str, group: str) -> dict[str, Held]:
     """What waits, and why: the owner's name there is the mark."""
-    names = [row["name"] for row in cast(list[dict[str, Any]], server.sync().xinfo_groups(stream))]
+    names = [row["name"] for row in server.sync().xinfo_groups(stream)]
     if f"{group}~wait".encode() not in names:
         return {}
     return pending(server, stream, f"{group}~wait")
@@ -42,9 +42,7 @@ def fill(server: Server, stream: str, count: int, payload: str = '{"n":%d}') -> 
     return [raw.decode() for raw in pipe.execute()]
 
 
-def orphan(
-    server: Server, stream: str, group: str, count: int, *, owner: str = "dead", idle_ms: int = 0
-) -> list[str]:
+def orphan(server: Server, stream: str, group: str, count: int, *, owner: str = "dead", idle_ms: int = 0) -> list[str]:
     """Let an owner that will never be heard of again read some messages; their idle clock starts at `idle_ms`."""
     client = server.sync()
     make_group(server, stream, group)
@@ -66,6 +64,6 @@ def age(server: Server, stream: str, group: str, ids: list[str], idle_ms: int) -
 def make_group(server: Server, stream: str, group: str) -> None:
     names: list[bytes] = []
     if server.sync().exists(stream):
-        names = [row["name"] for row in cast(list[dict[str, Any]], server.sync().xinfo_groups(stream))]
+        names = [row["name"] for row in server.sync().xinfo_groups(stream)]
     if group.encode() not in names:
         server.sync().xgroup_create(stream, group, id="0", mkstream=True)

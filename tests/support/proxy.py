@@ -101,9 +101,7 @@ class Proxy:
             await asyncio.gather(*ways, return_exceptions=True)
             inner_writer.transport.abort()
 
-    async def _carry(
-        self, source: asyncio.StreamReader, target: asyncio.StreamWriter, *, request: bool
-    ) -> None:
+    async def _carry(self, source: asyncio.StreamReader, target: asyncio.StreamWriter, *, request: bool) -> None:
         """Pass data on in order, each piece after its delay; the end of the source arrives as late as its data."""
         pieces: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue()
         taking = asyncio.ensure_future(self._take(source, pieces, request=request))

@@ -108,11 +108,10 @@ async def _ask(order: Any, delivery: Delivery[Any]) -> None:
 
 def hold_gil(seconds: float) -> None:
     """One call into native code that neither gives up the GIL nor sleeps."""
-    for sample in (100_000, 1_000_000):
-        begun = time.perf_counter()
-        sum(range(sample))
-        took = time.perf_counter() - begun
-    sum(range(int(sample / took * seconds)))
+    sample = 1_000_000
+    begun = time.perf_counter()
+    sum(range(sample))
+    sum(range(int(sample / (time.perf_counter() - begun) * seconds)))
 
 
 async def handle(order: Any, delivery: Delivery[Any]) -> None:
@@ -134,4 +133,3 @@ orders.handler(group=GROUP, **settings.get("handler", {}))(chosen)
 def main() -> None:
     logging.basicConfig(level="INFO", stream=sys.stderr, format="%(levelname)s %(process)d %(message)s")
     app.run(burst="--burst" in sys.argv)
-

@@ -35,9 +35,7 @@ class Process:
     def __init__(self, words: list[str], env: dict[str, str], log: Path) -> None:
         self.log_file = log
         with log.open("ab") as sink:
-            self._popen = subprocess.Popen(
-                words, cwd=ROOT, env=env, stdin=subprocess.DEVNULL, stdout=sink, stderr=sink
-            )
+            self._popen = subprocess.Popen(words, cwd=ROOT, env=env, stdin=subprocess.DEVNULL, stdout=sink, stderr=sink)
 
     @property
     def pid(self) -> int:
@@ -118,7 +116,9 @@ class Workers:
 
     def start(self, *, url: str = "", ready: bool = True, **settings: Any) -> Process:
         """A plain worker process: app.run()."""
-        return self._begin(["-c", "from tests.support.shop import main; main()"], url, settings, ready=1 if ready else 0)
+        return self._begin(
+            ["-c", "from tests.support.shop import main; main()"], url, settings, ready=1 if ready else 0
+        )
 
     def supervise(
         self, processes: int = 1, *, url: str = "", ready: bool = True, options: Any = None, **settings: Any

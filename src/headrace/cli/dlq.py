@@ -84,11 +84,16 @@ async def list_letters(
 
 @program.command("show")
 @asking
-async def show_letter(session: Session, stream: StreamName, id: Id) -> None:  # noqa: A002 - the word of the glossary
+async def show_letter(
+    session: Session,
+    stream: StreamName,
+    id: Id,  # noqa: A002 - the word of the glossary
+    message: Annotated[bool, typer.Option("--message", help="ID is the message's, not the dead letter's.")] = False,
+) -> None:
     """One dead letter with all the fields the message had; by a message's id, one for each group that buried it."""
     (wanted,) = check_ids([id])
     letters = await _letters(session, stream)
-    letter = await letters.show(wanted)
+    letter = None if message else await letters.show(wanted)
     found = [letter] if letter is not None else await letters.listed(original_id=wanted)
     if not found:
         raise NotThere(f"{shown(stream)} has no dead letter {wanted}: headrace dlq list shows those there are")

@@ -42,7 +42,7 @@ def pipelines(context: typer.Context) -> None:
 @program.command("check")
 def check_file(file: File, url: Url = None, as_json: AsJson = False) -> None:
     """Say what a pipeline file means, or what is wrong with it. Nothing is run."""
-    pipeline = _read(file, url, "")
+    pipeline = read_file(file, url, "")
     need_spark()
     from headrace.spark.pipeline.run import check
 
@@ -74,7 +74,7 @@ def run_file(
     as_json: AsJson = False,
 ) -> None:
     """Run a pipeline. SIGTERM and Ctrl-C end it after the batch; run it again to go on."""
-    pipeline = _read(file, url, folder)
+    pipeline = read_file(file, url, folder)
     need_spark()
     from headrace.spark.pipeline.run import Runner, check, ending_softly, open_session
 
@@ -101,7 +101,7 @@ def need_spark() -> None:
         raise ConfigError("Spark needs Java 17 or 21 and none is here: apt-get install openjdk-17-jre-headless")
 
 
-def _read(file: Path, url: str | None, folder: str) -> Pipeline:
+def read_file(file: Path, url: str | None, folder: str) -> Pipeline:
     """The pipeline of a file, with the server the command line names unless the file does."""
     pipeline = read_toml(file)
     where = find(url)

@@ -144,7 +144,7 @@ class Runner:
             try:
                 run = BatchRun(self.pipeline, self.outputs, str(self._query.id), number, adopt=self._adopt)
                 self._last = run.run(entries)
-            except HeadraceError as error:
+            except Exception as error:
                 self._error = error  # Spark hands on only its text
                 raise
 
@@ -177,7 +177,8 @@ class Runner:
     def _failure(self, error: BaseException) -> HeadraceError:
         if isinstance(self._error, HeadraceError):
             return self._error
-        return PipelineFailed(f"pipeline {self.pipeline.name}: {self._masked(_gist(str(error)))}")
+        words = _gist(f"{type(self._error).__name__}: {self._error}" if self._error else str(error))
+        return PipelineFailed(f"pipeline {self.pipeline.name}: {self._masked(words)}")
 
     def _masked(self, text: str) -> str:
         return text.replace(self.outputs.address.url, self.outputs.address.masked)
@@ -223,5 +224,5 @@ def _as_dict(told: Any) -> dict[str, Any] | None:
 def _gist(text: str) -> str:
     """The line of a long Spark error that says what happened."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    wanted = [line for line in lines if line.startswith(("headrace.", "Caused by", "org.apache.spark.SparkRuntime"))]
-    return (wanted or lines or ["the query ended without a word"])[-1 if wanted else 0][:500]
+    ours = [line for line in lines if line.startswith("headrace.")]
+    return (ours[-1:] or lines or ["the query ended without a word"])[0][:500]

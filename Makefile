@@ -28,7 +28,7 @@ demo: $(RUN_STAMP)  ## 20,000 payments, three workers, one killed and one paused
 	@$(PY) -m headrace.demo $(ARGS)
 
 test: $(DEV_STAMP) servers  ## run the tests; ARGS="-k lease --servers redis8" narrows them
-	$(PY) -m pytest $(ARGS)
+	$(PY) -m pytest -n 3 --dist loadgroup $(ARGS)
 
 check: $(DEV_STAMP)  ## lint, format, types, layers
 	$(BIN)/ruff check .

@@ -46,8 +46,10 @@ def measure(arena: Arena, say: Callable[[str], None], scale: float = 1.0) -> lis
         frame = reader.option("streams", "steady").option("startingOffsets", "earliest").load()
         query = frame.writeStream.foreachBatch(note).option("checkpointLocation", checkpoint).start()
         try:
+            arena.client.xadd("steady", {"number": -1})
+            _until(lambda: -1 in seen or not query.isActive)  # the JVM and the Python workers are there
             added = _add_steadily(arena, WARM_SECONDS + seconds)
-            _until(lambda: len(seen) >= len(added) or not query.isActive)
+            _until(lambda: len(seen) > len(added) or not query.isActive)
         finally:
             query.stop()
     late = [seen[number] - at for number, at in added.items() if number >= WARM_SECONDS * RATE]

@@ -1,8 +1,8 @@
 """Real Spark for the connector's tests: one session for all of them, because starting it takes most of the time.
 
-    spark         a local session with two cores
-    read          read(server, streams="orders", ...): a batch DataFrame
-    query         a streaming query into a list; see tests/spark/querying.py
+spark         a local session with two cores
+read          read(server, streams="orders", ...): a batch DataFrame
+query         a streaming query into a list; see tests/spark/querying.py
 """
 
 from __future__ import annotations

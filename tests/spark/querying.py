@@ -135,7 +135,12 @@ class Driven:
         """The query restarted on its checkpoint."""
         self.close()
         url = self._settings.address.url
-        texts = {"url": url, "blockMs": "20", "retryTimeout": "2s", **{key: str(value) for key, value in options.items()}}
+        texts = {
+            "url": url,
+            "blockMs": "20",
+            "retryTimeout": "2s",
+            **{key: str(value) for key, value in options.items()},
+        }
         self._settings = SourceSettings.of({word.lower(): text for word, text in texts.items()}, streaming=True)
         self.reader = StreamReader(self._settings, DEFAULT)
         return self

@@ -237,7 +237,12 @@ class Admission:
     # ── the tasks of a batch ──
 
     def _remember(
-        self, start: Offset, end: Offset, begun: Mapping[str, Position], seen: Mapping[str, Look], marks: dict[str, Marks]
+        self,
+        start: Offset,
+        end: Offset,
+        begun: Mapping[str, Position],
+        seen: Mapping[str, Look],
+        marks: dict[str, Marks],
     ) -> None:
         ranges = []
         for key, position in begun.items():

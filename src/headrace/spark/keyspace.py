@@ -45,7 +45,10 @@ class Streams:
         self._looked_at = 0.0
 
     def now(self, link: SyncLink, *, afresh: bool = False) -> list[str]:
-        due = self._settings.pattern is not None and time.monotonic() - self._looked_at >= self._settings.pattern_ms / 1000
+        due = (
+            self._settings.pattern is not None
+            and time.monotonic() - self._looked_at >= self._settings.pattern_ms / 1000
+        )
         if afresh or due or not self._keys:
             self._keys.update(find_streams(link, self._settings))
             self._looked_at = time.monotonic()

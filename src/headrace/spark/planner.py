@@ -102,4 +102,3 @@ class Planner:
                 marks = (known or {}).get(part.key)
                 pieces += cut(part, self.scan(part, step).marks if marks is None else marks)
         return pack(pieces, tasks, most)
-

@@ -34,7 +34,9 @@ def first_offset(link: SyncLink, settings: SourceSettings, keys: Sequence[str]) 
 def _at_time(link: SyncLink, keys: Sequence[str], ms: int) -> dict[str, Position]:
     """The last entry before a time, which is there and can be a witness; the beginning where there is none."""
     if ms > link.call(commands.server_ms()):
-        raise ConfigError("startingTimestamp lies in the future: give latest as startingOffsets, and filter by timestamp")
+        raise ConfigError(
+            "startingTimestamp lies in the future: give latest as startingOffsets, and filter by timestamp"
+        )
     found: dict[str, Position] = {}
     for some in in_parts(keys, AT_ONCE):
         calls = [Call(("XREVRANGE", key, before_ms(ms), "-", "COUNT", 1), as_is) for key in some]

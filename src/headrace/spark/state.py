@@ -129,4 +129,3 @@ def in_parts(items: Iterable[T], size: int) -> Iterator[list[T]]:
     rest = iter(items)
     while part := list(islice(rest, size)):
         yield part
-

@@ -173,7 +173,12 @@ def _dead_letters(link: SyncLink, keys: Keys, only: str | None) -> Iterator[list
 
 def _letter(keys: Keys, id_: str, letter: Letter | None, fields: list[bytes]) -> Row:
     """One that Headrace did not write is shown with its fields alone."""
-    row: Row = {"stream": keys.stream, "id": id_, "group": None, "fields": _pairs(letter.original if letter else fields)}
+    row: Row = {
+        "stream": keys.stream,
+        "id": id_,
+        "group": None,
+        "fields": _pairs(letter.original if letter else fields),
+    }
     if letter is None:
         return row
     told = {name: text(value) for name, value in letter.about.items()}

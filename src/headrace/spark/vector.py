@@ -23,6 +23,7 @@ from headrace.spark.wire import Reply, Wire
 Numbers = npt.NDArray[np.int64]
 
 LEAST_BYTES: Final = 8_192  # below that numpy costs more than it saves
+LARGE_BYTES: Final = 4_000  # an entry; of larger ones there are too few for it to save anything
 SKIP_AT_MOST: Final = 64
 DIGITS_AT_MOST: Final = 10
 STAR, DOLLAR, ZERO, NINE, LF, CR = b"*$09\n\r"
@@ -77,7 +78,7 @@ class Fast:
         if self._skip:
             self._skip -= 1
             return listed(wire, reply)
-        if reply.size < LEAST_BYTES:
+        if reply.size < LEAST_BYTES or _large(reply):
             return listed(wire, reply)
         try:
             return parse(reply)
@@ -118,6 +119,11 @@ class Fast:
             else:
                 arrays.append(_map(chunk, words, kind))
         return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _large(reply: Reply) -> bool:
+    head = bytes(reply.data[1 : reply.data.find(b"\r")])
+    return head.isdigit() and int(head) * LARGE_BYTES < reply.size
 
 
 # ── reading ──────────────────────────────────────────────────────────────────────────────────────────

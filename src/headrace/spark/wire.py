@@ -8,6 +8,7 @@ time-outs and authentication are those of the core's link, whose socket it uses.
 from __future__ import annotations
 
 import secrets
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
@@ -24,6 +25,7 @@ _pack: Callable[[tuple[Word, ...]], bytes] = hiredis.pack_command  # type: ignor
 FIRST_BYTES: Final = 1 << 18
 READ_BYTES: Final = 1 << 18  # at least so much room before each read
 TOKEN_BYTES: Final = 16
+ONLY_OURS: Final = 2  # references to the buffer: the attribute's and that of the question
 
 
 class Reply:
@@ -39,7 +41,7 @@ class Reply:
     def values(self) -> list[Any]:
         """Parse it with hiredis: one value for each command."""
         reader = hiredis.Reader()
-        reader.feed(memoryview(self.data)[: self.size].tobytes())
+        reader.feed(self.data, 0, self.size)
         found = [reader.gets() for _ in self.words]
         if any(value is False for value in found):
             raise Unavailable("the server's answer ended early: the connection is in doubt")
@@ -72,9 +74,10 @@ class Wire:
     def receive(self) -> Reply:
         """Read the oldest answer that is outstanding. Nothing else may be sent behind it until it has come."""
         end, commands = self._sent.pop(0)
+        if sys.getrefcount(self._room) > ONLY_OURS:  # somebody still looks at the last answer
+            self._room = bytearray(len(self._room))
         size = self._guard(lambda: self._fill(end))
-        data, self._room = self._room, bytearray(max(FIRST_BYTES, min(size + READ_BYTES, 1 << 24)))
-        return Reply(data, size - len(end), commands)
+        return Reply(self._room, size - len(end), commands)
 
     def drop(self) -> None:
         """Read and forget the answers that nobody wants any more, so that the connection can be used again."""

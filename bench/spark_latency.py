@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 import time
 from collections.abc import Callable
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from bench.report import Criterion, Report, Run, highest, quantile
@@ -34,37 +35,49 @@ def report(runs: list[Run]) -> Report:
 
 def measure(arena: Arena, say: Callable[[str], None], scale: float = 1.0) -> list[Run]:
     seconds = max(3.0, SECONDS * scale)
-    with session() as spark, tempfile.TemporaryDirectory() as checkpoint:
-        seen: dict[int, float] = {}  # number -> when the batch that has it was in the sink
-
-        def note(frame: Any, _: int) -> None:
-            numbers = [int(row.number) for row in frame.collect()]
-            now = time.time()
-            seen.update(dict.fromkeys(numbers, now))
-
+    settings = {"spark.sql.streaming.numRecentProgressUpdates": "10000"}
+    with session(**settings) as spark, tempfile.TemporaryDirectory() as checkpoint:
         reader = spark.readStream.format("redis-streams").schema("number string").option("url", arena.url)
         frame = reader.option("streams", "steady").option("startingOffsets", "earliest").load()
-        query = frame.writeStream.foreachBatch(note).option("checkpointLocation", checkpoint).start()
+        query = frame.writeStream.format("memory").queryName("seen").option("checkpointLocation", checkpoint).start()
         try:
             arena.client.xadd("steady", {"number": -1})
-            _until(lambda: -1 in seen or not query.isActive)  # the JVM and the Python workers are there
+            _until(lambda: _rows(query) >= 1)  # the JVM and the Python workers are there
             added = _add_steadily(arena, WARM_SECONDS + seconds)
-            _until(lambda: len(seen) > len(added) or not query.isActive)
+            _until(lambda: _rows(query) > len(added))
+            seen = _arrivals(query)[1:]
         finally:
             query.stop()
-    late = [seen[number] - at for number, at in added.items() if number >= WARM_SECONDS * RATE]
+    late = [there - at for there, at in zip(seen, added, strict=True)][WARM_SECONDS * RATE :]
     say(f"p50 {quantile(late, 0.5):.2f} s, p99 {quantile(late, 0.99):.2f} s")
     shares = {f"p{share}_s": round(quantile(late, share / 100), 3) for share in (50, 95, 99)}
     return [{**arena.words, "rows": len(late), **shares}]
 
 
-def _add_steadily(arena: Arena, seconds: float) -> dict[int, float]:
-    """number -> when it was added"""
+def _rows(query: Any) -> int:
+    if query.exception():
+        raise RuntimeError(f"the query ended: {query.exception()}")
+    return sum(one.numInputRows for one in query.recentProgress)
+
+
+def _arrivals(query: Any) -> list[float]:
+    """When each row was in the sink, in the order of the stream: when its batch was there, but not yet committed."""
+    found: list[float] = []
+    for one in query.recentProgress:
+        begun = datetime.fromisoformat(one.timestamp).timestamp()
+        spent = one.durationMs
+        there = begun + (spent.get("triggerExecution", 0) - spent.get("commitOffsets", 0)) / 1000
+        found += [there] * one.numInputRows
+    return found
+
+
+def _add_steadily(arena: Arena, seconds: float) -> list[float]:
+    """Add messages; answers when each was added."""
     begun = time.time()
-    added: dict[int, float] = {}
+    added: list[float] = []
     for number in range(int(seconds * RATE)):
         time.sleep(max(0.0, begun + number / RATE - time.time()))
-        added[number] = time.time()
+        added.append(time.time())
         arena.client.xadd("steady", {"number": number})
     return added
 

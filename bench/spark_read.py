@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from statistics import median
 from typing import TYPE_CHECKING, Any, Final
 
@@ -63,9 +63,9 @@ def report(runs: list[Run]) -> Report:
 def measure(arena: Arena, say: Callable[[str], None], scale: float = 1.0) -> list[Run]:
     runs = []
     with session() as spark:
-        for values, rows in (("text", ROWS), ("binary", ROWS), ("large", LARGE_ROWS)):
+        for values, most in (("text", ROWS), ("binary", ROWS), ("large", LARGE_ROWS)):
             arena.client.flushall()
-            rows = max(STREAMS, int(rows * scale) // STREAMS * STREAMS)
+            rows = max(STREAMS, int(most * scale) // STREAMS * STREAMS)
             names = [f"bench-{number}" for number in range(STREAMS)]
             for name in names:
                 fill(arena, name, rows // STREAMS, values)
@@ -134,7 +134,7 @@ def _tuples(spark: SparkSession, arena: Arena, names: list[str]) -> Any:
             start = "-"
             while page := client.xrange(partition.value, start, "+", count=LOOP_COUNT):
                 for id_, fields in page:  # type: ignore[union-attr,misc]
-                    at = datetime.fromtimestamp(int(id_.partition(b"-")[0]) / 1000, timezone.utc)
+                    at = datetime.fromtimestamp(int(id_.partition(b"-")[0]) / 1000, UTC)
                     yield partition.value, id_.decode(), at, {name.decode(): value for name, value in fields.items()}
                 start = "(" + page[-1][0].decode()  # type: ignore[index,union-attr]
 

@@ -75,7 +75,7 @@ async def test_a_producer_may_neither_read_nor_delete(guarded: Server, stream: s
 
 
 @pytest.mark.servers("redis8", "redis6")
-@pytest.mark.parametrize("right", ["+xreadgroup", "+xpending", "+xclaim", "+zadd", "+mget", "+evalsha"])
+@pytest.mark.parametrize("right", ["+xreadgroup", "+xpending", "+zadd"])
 async def test_a_missing_right_of_a_worker_is_one_error_that_names_it(
     guarded: Server, stream: str, make_app: MakeApp, right: str, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -44,6 +44,7 @@ async def test_a_message_goes_through_a_unix_socket_and_through_tcp(
     assert server.sync().info("keyspace")["db3"]["keys"] >= 1
 
 
+@pytest.mark.servers("redis8", "redis7")
 async def test_tls_verifies_the_chain_and_goes_through(
     own_server: OwnServer, server_key: str, stream: str, make_app: MakeApp, tls_files: TlsFiles
 ) -> None:
@@ -85,7 +86,7 @@ async def test_a_certificate_for_another_host_is_refused(
         await app.close()
 
 
-@pytest.mark.servers("redis8", "redis7")
+@pytest.mark.servers("redis8")
 @pytest.mark.parametrize("by", ["url", "setting"])
 async def test_not_verifying_needs_an_explicit_option_and_is_logged(
     own_server: OwnServer,

@@ -194,6 +194,7 @@ async def test_dead_letters_are_listed_shown_counted_and_purged(server: Server, 
         await letters.purge("1-1")
 
 
+@pytest.mark.servers("redis8", "redis6")
 async def test_more_dead_letters_than_a_page_are_all_listed_and_replayed(
     server: Server, stream: str, make_app: MakeApp
 ) -> None:

@@ -196,3 +196,30 @@ async def test_a_handler_that_blocks_the_loop_is_named_in_a_warning_and_not_robb
         await wait_until(lambda: counted(app, "handled_total", outcome="ack") == 1)
     assert ledger.attempts == [1]
     assert "hogging" in next(line for line in caplog.messages if "loop.blocked" in line)
+
+
+@pytest.mark.servers("redis8", "redis6")
+async def test_what_was_sent_to_a_blocked_loop_and_not_read_yet_is_not_robbed_either(
+    server: Server, stream: str, make_app: MakeApp
+) -> None:
+    """SPEC 13: the answer of a read lies in the socket while the loop stands still: renewed by the owner's name."""
+    app, ledger, idle_ms = make_app(server), Ledger(), []
+    orders = app.stream(stream)
+
+    @orders.handler(group=GROUP, lease=LEASE_S)
+    async def hogging(order: Any, delivery: Delivery[Any]) -> None:
+        ledger.note(order, delivery)
+        if order["n"] == 0:
+            await wait_until(lambda: worker.lanes[0].reader.blocked)
+            (unread,) = fill(server, stream, 1, '{"n":1}')
+            until = time.monotonic() + 3 * LEASE_S
+            while time.monotonic() < until:
+                time.sleep(0.02)
+                idle_ms.append(pending(server, stream, GROUP)[unread].idle_ms)
+
+    async with app.worker() as worker:
+        await orders.add({"n": 0})
+        await wait_until(lambda: counted(app, "handled_total", outcome="ack") == 2)
+    assert len(idle_ms) > 20
+    assert max(idle_ms) < LEASE_S * 1000
+    assert ledger.attempts == [1, 1]

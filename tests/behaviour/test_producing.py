@@ -180,9 +180,10 @@ async def test_on_disk_is_confirmed_by_an_append_only_file_and_unknown_without_o
 
 @pytest.mark.servers("redis8", "redis6")
 async def test_replicated_is_confirmed_by_a_replica_and_unknown_without_one(
-    own_server: OwnServer, server_key: str, stream: str, make_app: MakeApp
+    own_server: OwnServer, server_key: str, stream: str, make_app: MakeApp, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """SPEC 37: WAIT 1."""
+    monkeypatch.setattr("headrace.producer.CONFIRM_MS", 500)
     primary = own_server(server_key, tcp=True, config={"repl-diskless-sync-delay": 0})
     app = make_app(primary)
     orders = app.stream(stream)

@@ -55,6 +55,7 @@ async def _nothing(order: Any) -> None:
     pass
 
 
+@pytest.mark.servers("redis8", "redis6")
 async def test_a_fixed_name_in_use_is_refused_and_its_holder_named(
     server: Server, stream: str, make_app: MakeApp
 ) -> None:

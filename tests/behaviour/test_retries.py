@@ -45,6 +45,26 @@ async def test_a_failed_message_is_retried_after_its_backoff_and_not_before(
     assert await orders.dead_letters.count() == 1
 
 
+async def test_each_of_many_retries_waits_for_its_own_time(server: Server, stream: str, make_app: MakeApp) -> None:
+    """SPEC 24: the look that takes one leaves those that are due a moment later."""
+    fill(server, stream, 30)
+    app, ledger = make_app(server), Ledger()
+
+    @app.stream(stream).handler(group=GROUP, lease="2s")
+    async def bill(order: Any, delivery: Delivery[Any]) -> None:
+        ledger.note(order, delivery)
+        if delivery.attempt == 1:
+            raise Retry("later", after=0.2 + order["n"] / 50)
+
+    async with pool(app, 2):
+        await wait_until(lambda: counted(app, "handled_total", outcome="ack") == 30)
+    begun = {seen.id: seen.at for seen in ledger.seen if seen.attempt == 1}
+    for seen in ledger.seen[30:]:
+        waited_s = seen.at - begun[seen.id]
+        due_s = 0.2 + seen.payload["n"] / 50
+        assert due_s <= waited_s < due_s + 0.25 + NOISE_S
+
+
 async def test_what_waits_for_its_retry_blocks_nobody(server: Server, stream: str, make_app: MakeApp) -> None:
     """SPEC 24: with one slot, while a failed message waits for a minute the others go on."""
     app, ledger = make_app(server), Ledger()
@@ -153,6 +173,7 @@ async def test_10_000_waiting_retries_cost_only_the_look_until_one_is_due(
     assert len(waiting(server, stream, GROUP)) == 10_000
 
 
+@pytest.mark.servers("redis8", "redis6")
 async def test_retry_with_a_time_is_kept_and_burns_an_attempt_release_burns_none(
     server: Server, stream: str, make_app: MakeApp
 ) -> None:

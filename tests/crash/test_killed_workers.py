@@ -86,7 +86,7 @@ async def test_a_child_killed_right_after_it_sent_its_ack_is_not_run_again_30_ms
     """SPEC 8: the parent waits until the server has heard everything that the child had said."""
     async with Proxy(server.socket) as proxy:
         workers = hire(server, url=proxy.url, lease="30s", concurrency=1)
-        parent = workers.supervise(1, ready=False)
+        parent = workers.supervise(1, ready=False, parent=server.url)  # the parent is near, the child is not
         warm = workers.add(server, do="ok")  # loads the script: from here on one write is the whole ack
         await wait_until(lambda: workers.history.ends(id=warm), 15)
         await wait_until(lambda: pending(server, stream, GROUP) == {})

@@ -28,11 +28,20 @@ if TYPE_CHECKING:
 MISSING = [name for name in ("pyspark", "pyarrow", "numpy") if importlib.util.find_spec(name) is None]
 if not (shutil.which("java") or os.environ.get("JAVA_HOME")):
     MISSING.append("java")
+PATIENCE_S = 240
 collect_ignore_glob = ["test_*.py"] if MISSING else []
 
 
 def pytest_report_header() -> str:
     return f"spark: MISSING {', '.join(MISSING)}; its tests are left out" if MISSING else "spark: at hand"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Whoever comes first starts Spark. A time-out would break the session's gateway for all that follow."""
+    here = Path(__file__).parent
+    for item in items:
+        if here in item.path.parents and item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(PATIENCE_S))
 
 
 @pytest.fixture(scope="session")

@@ -27,6 +27,8 @@ from headrace.spark.pipeline.places import LocalPlace
 from headrace.spark.pipeline.progress import Progress
 from headrace.spark.pipeline.run import PipelineFailed, Runner
 from headrace.spark.pipeline.tables import ForeignCheckpoint
+from headrace.spark.report import gather
+from headrace.spark.report_page import page
 from tests.support.servers import Server
 from tests.support.wait import wait_until_sync
 
@@ -119,6 +121,11 @@ def test_payments_become_tables_windows_and_a_review_stream(shop: Shop) -> None:
     winners = shop.table("duplicates").select("key", "winner").distinct().collect()
     assert all(row["winner"].startswith(shop.stream) for row in winners)
     shop.check(shop.run())  # nothing new: nothing changes
+    found = gather(shop.spark, shop.pipeline)
+    assert found["totals"]["exact"]
+    assert sum(point["rows"] for point in found["throughput"]) == shop.must["out"]
+    assert {row["what"] for row in found["columns"]["part_of_day"]} == {"night", "morning", "afternoon", "evening"}
+    assert "<svg" in page(found)
 
 
 STEPS = ("_write_tables", "_write_streams", "_refresh_windows")
@@ -183,7 +190,8 @@ def test_being_told_to_stop_ends_after_the_batch(shop: Shop) -> None:
     shop.check(shop.run())
 
 
-def test_a_killed_driver_process_is_followed_by_another(shop: Shop, tmp_path: Path) -> None:
+@pytest.mark.timeout(400)
+def test_a_process_killed_inside_a_batch_is_followed_by_another(shop: Shop, tmp_path: Path) -> None:
     shop.feed(sendings(400))
     file = tmp_path / "pipeline.toml"
     text = EXAMPLE.read_text().replace('name = "payments"', f'name = "{shop.pipeline.name}"', 1)
@@ -195,9 +203,9 @@ def test_a_killed_driver_process_is_followed_by_another(shop: Shop, tmp_path: Pa
     options = ["--continuous", "--master", "local[2]", "--folder", shop.pipeline.folder, "--json"]
     env = {**os.environ, "HEADRACE_URL": shop.pipeline.source["url"]}
     child = subprocess.Popen([*command, *options], env=env, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
-    books = Ledger(LocalPlace(), f"{shop.pipeline.folder}/ledger")
+    begun = Path(shop.pipeline.folder, "tables", "payments", "_headrace.json")  # written when a batch begins
     try:
-        wait_until_sync(lambda: child.poll() is not None or books.accounts(), 90, what="a first batch")
+        wait_until_sync(lambda: child.poll() is not None or begun.exists(), 240, what="a first batch")
         assert child.poll() is None, child.communicate()[1].decode()[-2000:]
     finally:
         child.send_signal(signal.SIGKILL)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
 import pytest
@@ -167,3 +167,19 @@ def test_a_batch_without_rows_is_a_batch(bench: Bench) -> None:
     assert staging.finish(bench.link, bench.batch(0, strict=True), []).rows == {}
     staging.finish(bench.link, bench.batch(1, strict=True), [bench.staged(1, range(3))])
     assert bench.numbers() == [0, 1, 2]
+
+
+def test_a_server_that_restarts_in_between_costs_time_and_nothing_else(
+    own_server: Callable[..., Server], stream: str, prefix: str
+) -> None:
+    server = own_server("redis8", aof=True, config={"appendfsync": "always"})
+    bench = Bench(server, stream, prefix)
+    mine = bench.staged(0, range(1000))
+    server.kill()
+    back = threading.Timer(0.5, server.restart)
+    back.start()
+    with PatientLink(Address(server.url, 5_000, 10_000), 20_000) as link:
+        receipt = staging.finish(link, bench.batch(0, strict=True), [mine])
+    back.join()
+    assert receipt.rows == {stream: 1000}
+    assert Bench(server, stream, prefix).numbers() == list(range(1000))

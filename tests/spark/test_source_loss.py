@@ -88,6 +88,23 @@ def test_a_deleted_key_is_noticed_without_any_news(drive: Drive, server: Server,
         query.plan()
 
 
+def test_a_deleted_key_of_a_pattern_is_noticed_by_available_now(server: Server, prefix: str) -> None:
+    for letter in "ab":
+        fill(server, f"{prefix}-{letter}", 3)
+    query = Driven(server, streamsPattern=f"{prefix}-*", startingOffsets="earliest")
+    assert len(query.drain()) == 6
+    server.sync().delete(f"{prefix}-a")
+    query.again(streamsPattern=f"{prefix}-*")
+    query.reader.prepareForTriggerAvailableNow()
+    with pytest.raises(DataLost, match="was deleted"):
+        query.plan()
+    query.again(streamsPattern=f"{prefix}-*", failOnDataLoss="false")
+    query.reader.prepareForTriggerAvailableNow()
+    assert query.drain() == []
+    assert query.lost(f"{prefix}-a") == (0, 1)
+    query.close()
+
+
 @pytest.mark.servers("redis8", "valkey9", "redis6")
 def test_a_key_deleted_and_made_again_is_rewound(drive: Drive, server: Server, stream: str) -> None:
     client = server.sync()

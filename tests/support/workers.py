@@ -114,22 +114,21 @@ class Workers:
         self.processes: list[Process] = []
         self.settings: dict[str, Any] = {"handler": {"lease": "400ms"}}
 
-    def start(self, *, url: str = "", ready: bool = True, **settings: Any) -> Process:
+    def start(self, *, ready: bool = True, **settings: Any) -> Process:
         """A plain worker process: app.run()."""
-        return self._begin(
-            ["-c", "from tests.support.shop import main; main()"], url, settings, ready=1 if ready else 0
-        )
+        words = ["-c", "from tests.support.shop import main; main()"]
+        return self._begin(words, settings, ready=1 if ready else 0)
 
     def supervise(
-        self, processes: int = 1, *, url: str = "", ready: bool = True, options: Any = None, **settings: Any
+        self, processes: int = 1, *, parent: str = "", ready: bool = True, options: Any = None, **settings: Any
     ) -> Process:
-        """A supervising parent and its children, as `headrace run` starts them."""
+        """A supervising parent and its children, as `headrace run` starts them; `parent` is its own URL."""
         told = json.dumps({"processes": processes, **(options or {})})
-        words = ["-c", SUPERVISE, url or self.url, told]
-        return self._begin(words, url, settings, ready=processes if ready else 0)
+        words = ["-c", SUPERVISE, parent or self.url, told]
+        return self._begin(words, settings, ready=processes if ready else 0)
 
-    def _begin(self, words: list[str], url: str, settings: dict[str, Any], *, ready: int) -> Process:
-        shop = {**self.settings, **settings, "url": url or self.url, "stream": self.stream}
+    def _begin(self, words: list[str], settings: dict[str, Any], *, ready: int) -> Process:
+        shop = {**self.settings, **settings, "url": self.url, "stream": self.stream}
         shop["handler"] = {**self.settings["handler"], **settings.get("handler", {})}
         shop["history"] = str(self.history.path)
         env = {**os.environ, "HEADRACE_SHOP": json.dumps(shop), "PYTHONUNBUFFERED": "1"}

@@ -75,12 +75,14 @@ def run_file(
 ) -> None:
     """Run a pipeline. SIGTERM and Ctrl-C end it after the batch; run it again to go on."""
     pipeline = read_file(file, url, folder)
+    if remote:
+        raise ConfigError("--remote: a pipeline does not run over Spark Connect yet: give --master")
     need_spark()
     from headrace.spark.pipeline.run import Runner, check, ending_softly, open_session
 
     check(pipeline)
     show = Show(as_json=as_json)
-    spark = open_session(pipeline, master=master, remote=remote)
+    spark = open_session(pipeline, master=master)
     try:
         with show.progress(pipeline.name, None) as bar:
             runner = Runner(pipeline, spark, told=_teller(show, bar), adopt_tables=adopt_tables)

@@ -1,6 +1,7 @@
-"""Twenty thousand payments, three workers, one killed and one paused beyond its lease; then the ledger.
+"""Twenty thousand payments, three workers, one killed and one paused beyond its lease; the ledger; tables and a report.
 
-python -m headrace.demo                       about half a minute
+python -m headrace.demo                       about a minute, half of it Spark
+python -m headrace.demo --no-tables           the workers and their ledger alone
 python -m headrace.demo --payments 2000       shorter
 python -m headrace.demo --json                the ledger as one JSON object in the last line
 
@@ -29,6 +30,7 @@ from headrace.demo.ledger import Ledger
 from headrace.demo.payments import SEED, Sending, sendings
 from headrace.demo.screen import Screen
 from headrace.demo.story import Story, Stuck
+from headrace.demo.tables import tables
 from headrace.demo.view import View
 from headrace.demo.worker import LEASE_S, STREAM
 from headrace.embedded import Embedded
@@ -91,6 +93,7 @@ def _arguments(words: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=SEED, metavar="N", help="other payments")
     parser.add_argument("--plain", action="store_true", help="lines alone, also on a terminal")
     parser.add_argument("--json", action="store_true", help="print the ledger as JSON in the last line")
+    parser.add_argument("--no-tables", dest="tables", action="store_false", help="leave the Spark pipeline out")
     options = parser.parse_args(words)
     if options.payments < 100 or options.processes < 2:
         parser.error("give at least 100 payments and 2 processes: there is no story otherwise")
@@ -107,15 +110,18 @@ def main(words: Sequence[str] | None = None) -> int:
     try:
         with tempfile.TemporaryDirectory(prefix="headrace-demo-") as folder, Embedded() as server:
             ledger = tell(server.url, Path(folder), options, screen)
+            screen.ledger(ledger)
+            failed = bool(ledger.problems())
+            if options.tables and not options.json:
+                failed |= not tables(server.url, Path(folder, "journal.jsonl"))
     except Stuck:
         return 1
     except KeyboardInterrupt:
         screen.close()
         return 130
-    screen.ledger(ledger)
     if options.json:
         print(json.dumps(ledger.as_dict()))
-    return 1 if ledger.problems() else 0
+    return 1 if failed else 0
 
 
 if __name__ == "__main__":

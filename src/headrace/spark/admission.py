@@ -16,12 +16,13 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from headrace.redis.calls import Call, as_is, text
+from headrace.spark.counting import Top, begin, count_after, counted, rows_up_to
 from headrace.spark.keyspace import Streams
 from headrace.spark.loss import REWOUND, Loss, judge, lost_error
 from headrace.spark.mirror import Mirror
 from headrace.spark.offsets import START, ZERO, Offset, Position, before_ms, parse_id
 from headrace.spark.plan import Range, Share, water_fill
-from headrace.spark.planner import Marks, Planner, backlog, range_of
+from headrace.spark.planner import Marks, Planner, range_of
 from headrace.spark.source_options import SourceSettings
 from headrace.spark.start import first_offset
 from headrace.spark.state import Look, looks, states
@@ -31,14 +32,6 @@ FEW: Final = 250  # streams that are all looked at every time; of more, only tho
 SWEEP_S: Final = 10.0  # how often all are looked at in any case: a stream that was rewound has no news
 
 log = logging.getLogger("headrace.spark")
-
-
-@dataclass(frozen=True, slots=True)
-class Top:
-    """Where a stream ends for now."""
-
-    id: str
-    n: int | None
 
 
 @dataclass(slots=True)
@@ -59,7 +52,8 @@ class Admission:
         self._wire.link.open()
         self._streams = Streams(settings)
         self._planner = Planner(self._wire, settings)
-        self._mirror = Mirror(settings.group, settings.on_commit) if settings.on_commit != "none" else None
+        mirrors = settings.group is not None and settings.on_commit != "none"
+        self._mirror = Mirror(settings.group or "", settings.on_commit) if mirrors else None
         self._targets: dict[str, Top] | None = None  # with AvailableNow
         self._plans: dict[str, Plan] = {}
         self._tops: dict[str, Position] = {}
@@ -72,7 +66,6 @@ class Admission:
     def prepare_available_now(self) -> None:
         """Remember where the streams end now: nothing behind that belongs to this run."""
         found = states(self._wire.link, self._streams.now(self._wire.link, afresh=True))
-        # A stream that has gone has nothing to read, but its going is noticed when the next run is not limited so.
         self._targets = {key: Top(state.last_id, state.added) for key, state in found.items()}
 
     def report(self) -> Offset | None:
@@ -90,7 +83,7 @@ class Admission:
         news = self._news(positions)
         seen = looks(self._wire.link, {key: positions[key].id for key in positions if key in news or key in gone})
         begun = self._settle(positions, seen, gone)
-        seen |= looks(self._wire.link, {key: _begin(one).id for key, one in begun.items() if one.after is not None})
+        seen |= looks(self._wire.link, {key: begin(one).id for key, one in begun.items() if one.after is not None})
         tops = {key: self._top(key, look) for key, look in seen.items()}
         self._tops.update((key, Position(top.id, top.n)) for key, top in tops.items())
         ends, marks = self._admit(begun, seen, tops, limit)
@@ -114,22 +107,24 @@ class Admission:
         keys = set(self._streams.now(self._wire.link))
         if self._settings.pattern is not None:
             keys |= start.streams.keys()
-        if self._targets is not None:
-            keys &= self._targets.keys()
+        if self._targets is not None:  # what appears during such a run belongs to the next one
+            keys &= self._targets.keys() | start.streams.keys()
         return {key: replace(start.streams.get(key, START), after=None) for key in sorted(keys)}
 
     def _publish(self, start: Offset) -> set[str]:
         """Show what is committed. Answers the streams whose group has gone, which had one."""
         if self._mirror is None:
             return set()
-        if start.group != self._settings.group:
+        first = start.group != self._settings.group
+        if first:
             self._mirror.make(self._wire.link, start.streams)
         gone = self._mirror.publish(self._wire.link, start.streams)
-        missing = {key: start.streams[key] for key in gone}
-        self._mirror.make(self._wire.link, missing)
-        if start.group != self._settings.group:
-            return set()
-        return {key for key, position in missing.items() if position.id != ZERO}
+        # A missing group is the evidence of a loss. It is made again only when there was none, or it is written down.
+        settled = {
+            key for key in gone if first or start.streams[key].id == ZERO or start.streams[key].after is not None
+        }
+        self._mirror.make(self._wire.link, {key: start.streams[key] for key in settled})
+        return set(gone) - settled
 
     def _news(self, positions: Mapping[str, Position]) -> set[str]:
         """Wait for entries behind the positions; answers the streams to look at."""
@@ -160,16 +155,15 @@ class Admission:
             for one in (loss, earlier):
                 if one:
                     log.warning("spark.lost stream=%s after=%s kind=%s lost=%s", key, position.id, one.kind, one.lost)
-                    position = _counted(position, one)
+                    position = counted(position, one)
             begun[key] = position
         return begun
 
     def _top(self, key: str, look: Look) -> Top:
         """Where this run may read to in a stream."""
         top = Top(look.state.last_id, look.state.added)
-        if self._targets is not None and parse_id(self._targets[key].id) < parse_id(top.id):
-            return self._targets[key]
-        return top
+        target = self._targets.get(key) if self._targets is not None else None
+        return target if target is not None and parse_id(target.id) < parse_id(top.id) else top
 
     def _admit(
         self, begun: Mapping[str, Position], seen: Mapping[str, Look], tops: Mapping[str, Top], limit: int | None
@@ -181,8 +175,8 @@ class Admission:
         bounds: dict[str, Top] = {}
         for key, position in begun.items():
             bound = self._within_span(key, position, seen[key], tops[key])
-            start = _begin(position)
-            part = range_of(key, start, bound.id, seen[key], _rows(start, seen[key], bound))
+            start = begin(position)
+            part = range_of(key, start, bound.id, seen[key], rows_up_to(start, seen[key], bound))
             if part is not None:
                 waiting[key], bounds[key] = part, bound
             elif parse_id(tops[key].id) > start.number:  # whatever was there has been deleted
@@ -197,7 +191,7 @@ class Admission:
                 ends[key] = begun[key].at(bounds[key].id, bounds[key].n)
             elif shares[key]:
                 scan = self._planner.scan(part, step, shares[key])
-                n = bounds[key].n if scan.last_id == bounds[key].id else _counting(begun[key], seen[key], scan.rows)
+                n = bounds[key].n if scan.last_id == bounds[key].id else count_after(begun[key], seen[key], scan.rows)
                 ends[key] = begun[key].at(scan.last_id, n)
                 marks[key] = scan.marks
                 waiting[key] = replace(part, rows=scan.rows)
@@ -212,7 +206,7 @@ class Admission:
         bound = before_ms(parse_id(look.next_id)[0] + self._settings.max_span_ms)
         if parse_id(bound) >= parse_id(top.id):
             return top
-        words = ("XREVRANGE", key, bound, f"({_begin(position).id}", "COUNT", 1)
+        words = ("XREVRANGE", key, bound, f"({begin(position).id}", "COUNT", 1)
         last = self._wire.link.call(Call(words, as_is))
         return Top(text(last[0][0]), None) if last else top
 
@@ -227,7 +221,7 @@ class Admission:
         return True
 
     def _enough(self, waiting: Mapping[str, Range], least: int) -> bool:
-        """Whether there are so many rows. Where the server does not tell, they are counted, but no further than that."""
+        """Whether there are so many rows. Where the server does not tell, they are counted, up to that number."""
         rows = 0
         for part in waiting.values():
             known = part.start.n is not None or part.start.id == ZERO
@@ -249,7 +243,7 @@ class Admission:
             if key in end.streams:
                 upto = end.streams[key].id
                 walked = sum(rows for _, rows in marks[key]) if key in marks else None
-                part = range_of(key, _begin(position), upto, seen[key], walked)
+                part = range_of(key, begin(position), upto, seen[key], walked)
                 ranges += [part] if part is not None and part.start.id != upto else []
         self._plans = {_told(end): Plan(_told(start), ranges, marks)}
 
@@ -263,16 +257,16 @@ class Admission:
             for key, position in end.streams.items()
             if start.streams.get(key, START).id != position.id or position.after is not None
         }
-        seen = looks(self._wire.link, {key: _begin(position).id for key, position in begun.items()})
+        seen = looks(self._wire.link, {key: begin(position).id for key, position in begun.items()})
         ranges = []
         for key, position in begun.items():
-            loss = judge(_begin(position), seen[key])
+            loss = judge(begin(position), seen[key])
             if loss and self._settings.fail_on_loss:
                 raise lost_error(key, position.id, loss)
             if loss and not end.streams[key].unknown and not end.streams[key].lost:
                 self._unread[key] = loss
             top = Top(end.streams[key].id, end.streams[key].n)
-            part = range_of(key, _begin(position), top.id, seen[key], _rows(_begin(position), seen[key], top))
+            part = range_of(key, begin(position), top.id, seen[key], rows_up_to(begin(position), seen[key], top))
             ranges += [part] if part is not None else []
         return self._planner.shares(ranges)
 
@@ -282,39 +276,3 @@ class Admission:
 
 def _told(offset: Offset) -> str:
     return json.dumps(offset.as_json())
-
-
-def _begin(position: Position) -> Position:
-    """Where reading begins: at the position, or at the beginning of a stream that was rewound."""
-    return position if position.after is None else Position(position.after)
-
-
-def _counted(position: Position, loss: Loss) -> Position:
-    lost, unknown = position.lost + (loss.lost or 0), position.unknown + (loss.lost is None)
-    if loss.kind == "rewound":
-        return Position(ZERO, None, ZERO, lost, unknown)
-    return replace(position, lost=lost, unknown=unknown)
-
-
-def _rows(start: Position, look: Look, top: Top) -> int:
-    """How many rows there are at most up to a top."""
-    begun = _count_at(start, look)
-    if begun is not None and top.n is not None:
-        return max(1, min(top.n - begun, look.state.length))
-    return backlog(start, look)
-
-
-def _counting(position: Position, look: Look, rows: int) -> int | None:
-    """The count after so many rows more; None where deletions among them would make it wrong."""
-    begun, deleted = _count_at(_begin(position), look), look.state.max_deleted
-    if begun is None or deleted is None or parse_id(deleted) > _begin(position).number:
-        return None
-    return begun + rows
-
-
-def _count_at(start: Position, look: Look) -> int | None:
-    """The stream's count at a position. At the beginning of one that was only trimmed: what was trimmed."""
-    state = look.state
-    if start.id == ZERO and start.n is None and state.added is not None and state.max_deleted == ZERO:
-        return state.added - state.length
-    return start.n

@@ -100,7 +100,7 @@ class Patience:
 
 
 class RangeReader:
-    """One range on one wire. Iterating yields its chunks; the next request is on its way before a chunk is given out."""
+    """One range on one wire. Iterating yields its chunks; the next one is asked for before a chunk is given out."""
 
     def __init__(self, wire: Wire, part: Range, pace: Pace, decode: Decode, *, fail_on_loss: bool, patience: Patience):
         self._wire = wire

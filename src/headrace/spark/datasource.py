@@ -5,7 +5,7 @@ Spark builds this object anew in several processes and pickles it between them, 
 
 from __future__ import annotations
 
-from collections.abc import MutableMapping
+from collections.abc import Iterator, MutableMapping, Sequence
 from typing import Any
 
 from pyspark.sql.datasource import (
@@ -14,10 +14,33 @@ from pyspark.sql.datasource import (
     DataSourceStreamReader,
     DataSourceStreamWriter,
     DataSourceWriter,
+    InputPartition,
 )
+from pyspark.sql.streaming.datasource import ReadLimit
 from pyspark.sql.types import StructType
 
+from headrace.errors import ConfigError
 from headrace.spark import NAME
+
+
+class Refused(DataSourceStreamReader):
+    """Stands for a reader that cannot be made. With a schema of the user's this is the first moment at which options
+    are looked at, and Spark hides an error raised right there behind one of its own."""
+
+    def __init__(self, error: ConfigError) -> None:
+        self._error = error
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's words
+        raise self._error
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+        raise self._error
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        raise self._error
+
+    def read(self, partition: InputPartition) -> Iterator[tuple[Any, ...]]:
+        raise self._error
 
 
 class RedisStreams(DataSource):
@@ -42,10 +65,6 @@ class RedisStreams(DataSource):
             from headrace.spark.tables import schema_of
 
             return schema_of(settings.table)
-        if settings.mode == "group":
-            from headrace.spark.schema import GROUP
-
-            return GROUP
         return DEFAULT
 
     def reader(self, schema: StructType) -> DataSourceReader:
@@ -61,6 +80,12 @@ class RedisStreams(DataSource):
         return BatchReader(settings, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's word
+        try:
+            return self._stream_reader(schema)
+        except ConfigError as error:
+            return Refused(error)
+
+    def _stream_reader(self, schema: StructType) -> DataSourceStreamReader:
         from headrace.spark.source_options import SourceSettings
 
         settings = SourceSettings.of(self._given, streaming=True)

@@ -69,7 +69,7 @@ class Mirror:
                 for reply in link.pipe([trim_read(key, positions[key].id) for key in there]):
                     if isinstance(reply, HeadraceError):
                         raise reply
-        self._shown.update((key, positions[key]) for key in changed)
+        self._shown.update((key, positions[key]) for key in changed if key not in gone)
         self._made.difference_update(gone)
         return gone
 
@@ -85,8 +85,8 @@ class Mirror:
             group = dict(zip(row[::2], row[1::2], strict=True))
             if text(group[b"name"]) == self._group and group[b"consumers"]:
                 raise ConfigError(
-                    f"group {shown(self._group)} of {shown(key)} has consumers: moving it would take their messages away."
-                    " Give groupId a name of its own, or share the work with mode group"
+                    f"group {shown(self._group)} of {shown(key)} has consumers: moving it would take messages from"
+                    " them. Give groupId a name of its own, or share the work with mode group"
                 )
 
 

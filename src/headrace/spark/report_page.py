@@ -140,7 +140,8 @@ def _columns(stacks: Sequence[Sequence[float]], names: Sequence[str], shown: Cal
     step = (WIDTH - LEFT) / len(stacks)
     drawn = [_frame(most, shown)]
     for n, (parts, name) in enumerate(zip(stacks, names, strict=True)):
-        x, wide, below = LEFT + n * step + step * 0.12, min(step * 0.76, 60), 0.0
+        wide, below = min(step * 0.76, 60), 0.0
+        x = LEFT + n * step + (step - wide) / 2
         for part, colour in zip(parts, "abc", strict=False):
             top, foot = _y(below + part, most), _y(below, most)
             drawn.append(

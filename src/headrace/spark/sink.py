@@ -58,17 +58,20 @@ def make_writer(options: Mapping[str, str], schema: StructType, overwrite: bool)
 
 def make_stream_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
     """The writer of one batch of a streaming query; Spark asks for a new one each batch."""
-    checked, layout = _checked(options, schema, overwrite)
+    checked, layout = _checked(options, schema, overwrite, patient=True)
     if checked.app:
         raise ConfigError("txnAppId and txnVersion are for batch writes: a streaming query has its own id and batches")
     return StreamWriter(checked, layout)
 
 
-def _checked(options: Mapping[str, str], schema: StructType, overwrite: bool) -> tuple[SinkOptions, Layout]:
+def _checked(
+    options: Mapping[str, str], schema: StructType, overwrite: bool, *, patient: bool = False
+) -> tuple[SinkOptions, Layout]:
+    """Look at everything that can be known now. A running query waits for its server, a new write does not."""
     checked, layout = read_options(options, overwrite=overwrite), layout_of(schema)
     if not checked.stream and layout.stream_at is None:
         raise ConfigError('no target is known: give option("stream", "orders") or a column `stream`')
-    with PatientLink(checked.address, 0) as link:
+    with PatientLink(checked.address, checked.retry_ms if patient else 0) as link:
         kind = link.call(staging.type_of(checked.stream or "headrace"))
     if checked.stream and kind not in ("stream", "none"):
         raise WrongType(f"{checked.stream} holds a {kind}, not a stream: choose another target")

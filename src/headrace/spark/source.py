@@ -172,5 +172,5 @@ class BatchReader(DataSourceReader):
         if self._settings.ending_ms is not None:
             return before_ms(self._settings.ending_ms)
         if isinstance(self._settings.ending, dict):
-            return self._settings.ending.get(key, last_id)
+            return str(self._settings.ending.get(key, last_id))
         return last_id

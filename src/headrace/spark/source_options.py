@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from typing import Any, Final, Literal
 
 from headrace.errors import ConfigError
@@ -79,7 +79,7 @@ def _as_time(text: str, name: str) -> int:
         at = datetime.fromisoformat(told)
     except ValueError:
         raise ConfigError(f"{name} is {shown(text)}: give ms since 1970 or ISO 8601, as 2026-01-31T12:00:00Z") from None
-    at = at if at.tzinfo else at.replace(tzinfo=timezone.utc)
+    at = at if at.tzinfo else at.replace(tzinfo=UTC)
     if at.year < 1970:
         raise ConfigError(f"{name} lies before 1970: give earliest as startingOffsets instead")
     return round(at.timestamp() * 1000)
@@ -101,7 +101,7 @@ SOURCE_OPTIONS: Final = OptionTable(
                as_text, None, ("subscribePattern",)),
         Option("patternInterval", "how often the pattern is looked up", as_ms, "10s"),
         Option("startingOffsets", "`earliest`, `latest`, or JSON `{stream: id}`, which means: after this id."
-               " A query that has a checkpoint goes on from there instead. Default: `latest`, in a batch read `earliest`",
+               " A query with a checkpoint goes on from there instead. Default: `latest`, in a batch read `earliest`",
                _as_where),
         Option("endingOffsets", "batch only: `latest`, or JSON `{stream: id}`, which is read up to this id", _as_where),
         Option("startingTimestamp", "start with the first message of this time: ms or ISO 8601", _as_time),
@@ -216,16 +216,22 @@ def _check(given: Mapping[str, Any], streaming: bool | None) -> None:
         raise ConfigError(f"onCommit {given['onCommit']} needs groupId: the group that shows what has been read")
     if given["mode"] == "group" and given["groupId"] is None:
         raise ConfigError("mode group needs groupId: the group whose work is shared")
-    if streaming is True:
+    if streaming is not None:
+        _check_kind(given, streaming)
+    _check_named(given)
+
+
+def _check_kind(given: Mapping[str, Any], streaming: bool) -> None:
+    """Refuse what only the other kind of read has."""
+    if streaming:
         for name in ("endingOffsets", "endingTimestamp", "table"):
             if given[name] is not None:
                 raise ConfigError(f"{name} is for batch reads: remove it, or use spark.read")
-    if streaming is False:
+    else:
         if given["startingOffsets"] == "latest":
             raise ConfigError("startingOffsets is latest, and a batch read would be empty: give earliest or ids")
         if given["mode"] == "group":
             raise ConfigError("mode group is for streaming queries: use spark.readStream, or mode offsets")
-    _check_named(given)
 
 
 def _check_named(given: Mapping[str, Any]) -> None:

@@ -11,7 +11,7 @@ They show the moment of the read, page by page; a queue at work moves meanwhile.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from typing import Any, Final, TypeVar
 
 import pyarrow as pa
@@ -55,7 +55,8 @@ _SCHEMAS: Final[dict[str, StructType]] = {
         stream=_TEXT, group=_TEXT, owners=_INT, lag=_LONG, pending=_LONG, waiting=_LONG, last_id=_TEXT
     ),
     "pending": _table(
-        stream=_TEXT, group=_TEXT, id=_TEXT, state=_TEXT, owner=_TEXT, why=_TEXT, idle_ms=_LONG, attempts=_LONG, due=_TIME
+        stream=_TEXT, group=_TEXT, id=_TEXT, state=_TEXT, owner=_TEXT, why=_TEXT, idle_ms=_LONG, attempts=_LONG,
+        due=_TIME,
     ),
     "owners": _table(
         stream=_TEXT, group=_TEXT, owner=_TEXT, pending=_LONG, idle_ms=_LONG, lease_ms=_LONG, seen=_TIME, host=_TEXT,
@@ -226,7 +227,7 @@ def _pages(link: SyncLink, keys: Keys, group: str) -> Iterator[list[Any]]:
 
 
 def _time(ms: float | None) -> datetime | None:
-    return None if ms is None else datetime.fromtimestamp(ms / 1000, timezone.utc)
+    return None if ms is None else datetime.fromtimestamp(ms / 1000, UTC)
 
 
 def _number(told: str | None) -> int | None:

@@ -15,7 +15,8 @@ from typing import Any, Final
 import hiredis
 
 from headrace.errors import HeadraceError, Unavailable
-from headrace.redis.calls import Call, Wire as Word, as_is
+from headrace.redis.calls import Call, as_is
+from headrace.redis.calls import Wire as Word
 from headrace.redis.faults import translate
 from headrace.redis.link import SyncLink
 from headrace.spark.options import Address
@@ -41,7 +42,7 @@ class Reply:
     def values(self) -> list[Any]:
         """Parse it with hiredis: one value for each command."""
         reader = hiredis.Reader()
-        reader.feed(self.data, 0, self.size)
+        reader.feed(self.data, 0, self.size)  # type: ignore[arg-type]  # takes any buffer
         found = [reader.gets() for _ in self.words]
         if any(value is False for value in found):
             raise Unavailable("the server's answer ended early: the connection is in doubt")
@@ -76,7 +77,7 @@ class Wire:
         end, commands = self._sent.pop(0)
         if sys.getrefcount(self._room) > ONLY_OURS:  # somebody still looks at the last answer
             self._room = bytearray(len(self._room))
-        size = self._guard(lambda: self._fill(end))
+        size: int = self._guard(lambda: self._fill(end))
         return Reply(self._room, size - len(end), commands)
 
     def drop(self) -> None:
@@ -116,7 +117,7 @@ class Wire:
     def _fill(self, end: bytes) -> int:
         """Read into the buffer until it ends with the echo."""
         sock = self._connection._sock  # noqa: SLF001
-        size = 0
+        size: int = 0
         while True:
             if len(self._room) - size < READ_BYTES:
                 self._room.extend(bytes(max(len(self._room), READ_BYTES)))

@@ -21,23 +21,26 @@ if trim ~= '' then head = {'XADD', target, trim, about, threshold} end
 head[#head + 1] = '*'
 local start = #head
 
-for row = 1, rows do
-  local words, n = {unpack(head)}, start
-  if #names == 0 then
-    for _, word in ipairs(parts[2 + row]) do
-      n = n + 1
-      words[n] = word
-    end
-  else
-    for column, name in ipairs(names) do
+-- One table of words for all rows: making one for each costs a third of the time.
+local call, words, width = redis.call, {unpack(head)}, #names
+if width == 0 then
+  for row = 1, rows do
+    local entry = parts[2 + row]
+    for i = 1, #entry do words[start + i] = entry[i] end
+    call(unpack(words, 1, start + #entry))
+  end
+else
+  for row = 1, rows do
+    local n = start
+    for column = 1, width do
       local value = parts[2 + column][row]
       if value ~= nil then
-        words[n + 1], words[n + 2] = name, value
+        words[n + 1], words[n + 2] = names[column], value
         n = n + 2
       end
     end
+    call(unpack(words, 1, n))
   end
-  redis.call(unpack(words, 1, n))
 end
 
 if not list then return {rows, 0} end

@@ -64,5 +64,5 @@ def refresh(table: DataFrame, path: str, how: Aggregate, hours: list[str]) -> No
     first, last = (F.to_timestamp(F.lit(hour), "yyyy-MM-dd_HH") for hour in (hours[0], hours[-1]))
     end = F.timestamp_millis(F.unix_millis(last) + F.lit(how.window_ms + 3_600_000))
     rows = table.where((F.col(how.time) >= first) & (F.col(how.time) < end) & _hour(window_start(how)).isin(hours))
-    found = windows(rows, how).coalesce(1)
+    found = windows(rows, how).repartition(1)  # one file an hour; coalesce would compute it all in one task
     found.write.mode("overwrite").option("partitionOverwriteMode", "dynamic").partitionBy(HOUR).parquet(path)

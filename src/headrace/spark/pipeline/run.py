@@ -42,17 +42,14 @@ class PipelineFailed(HeadraceError):
     """The query ended with an error. What was finished is finished; run it again to go on."""
 
 
-def open_session(pipeline: Pipeline, *, master: str = "local[*]", remote: str = "") -> SparkSession:
-    """A Spark with the options of the pipeline: in this process, on a master, or behind Spark Connect."""
+def open_session(pipeline: Pipeline, *, master: str = "local[*]") -> SparkSession:
+    """A Spark with the options of the pipeline: in this process, or on a master."""
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    builder: Any = SparkSession.builder.appName(f"headrace-{pipeline.name}")
-    builder = builder.remote(remote) if remote else builder.master(master)
+    builder = SparkSession.builder.appName(f"headrace-{pipeline.name}").master(master)
     for word, value in {**DEFAULTS, **pipeline.spark}.items():
-        if not remote or word.startswith("spark.sql."):
-            builder = builder.config(word, value)
-    spark: SparkSession = builder.getOrCreate()
-    if not remote:
-        spark.sparkContext.setLogLevel("ERROR")
+        builder = builder.config(word, value)
+    spark = builder.getOrCreate()
+    spark.sparkContext.setLogLevel("ERROR")
     return spark
 
 

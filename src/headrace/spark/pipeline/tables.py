@@ -16,7 +16,7 @@ from headrace.spark.pipeline.places import Place
 
 MEMORY: Final = "_headrace.json"  # the leading underscore hides it from readers of the table
 ASIDE: Final = "_aside"
-ROWS_A_FILE: Final = 250_000
+ROWS_A_FILE: Final = 100_000
 
 
 class ForeignCheckpoint(ConfigError):

@@ -1,0 +1,51 @@
+"""The second half of the demo: the same stream becomes tables, figures, a review stream and a report, with Spark.
+
+Runs the commands that a user would run, on the pipeline file of ``examples/payments``. Without Spark, Java or the
+example at hand it says what is missing and leaves this half out.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Final
+
+EXAMPLE: Final = Path("examples/payments/payments.toml")
+OUTPUT: Final = Path("demo-output")
+
+
+def tables(url: str, journal: Path) -> bool:
+    """Run pipeline and report. False: one of them failed, and has said why."""
+    missing = _missing()
+    if missing:
+        print(f"\nThe same stream as tables: left out, {missing}")
+        return True
+    shutil.rmtree(OUTPUT, ignore_errors=True)  # a new server is a new query: it must not continue an old checkpoint
+    OUTPUT.mkdir()
+    print("\nThe same stream as tables, with Spark")
+    common = ["--url", url, "--folder", str(OUTPUT / "payments")]
+    if not _headrace("pipeline", "run", str(EXAMPLE), "--once", *common):
+        return False
+    page = OUTPUT / "report.html"
+    return _headrace("report", str(EXAMPLE), "--out", str(page), "--journal", str(journal), *common)
+
+
+def _missing() -> str:
+    if find_spec("pyspark") is None:
+        return "it needs pip install 'headrace[spark]'"
+    if shutil.which("java") is None:
+        return "it needs Java 17 or 21"
+    return "" if EXAMPLE.exists() else f"there is no {EXAMPLE} here"
+
+
+def _headrace(*words: str) -> bool:
+    """One command of ours, in a process of its own; Spark's chatter goes to a file beside the output."""
+    with Path(OUTPUT, "spark.log").open("ab") as log:
+        ended = subprocess.run([sys.executable, "-m", "headrace.cli", *words], check=False, stderr=log)
+    if ended.returncode:
+        print(f"headrace {' '.join(words[:2])} failed; the end of its log:", file=sys.stderr)
+        print(Path(OUTPUT, "spark.log").read_text(errors="replace")[-3000:], file=sys.stderr)
+    return ended.returncode == 0

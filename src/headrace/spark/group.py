@@ -1,0 +1,166 @@
+"""Group mode: Spark and plain workers share one consumer group. None lost, at least once.
+
+The driver claims, the tasks read by id. Each batch has an owner of its own, ``spark-<token>-<seq>``, and the offset is
+that token and number: what a batch reads is what its owner holds, so a replayed batch takes no other rows. When Spark
+asks for what follows a batch, that batch is committed: its deliveries are acked, fenced like any worker's. While it
+runs a thread renews its leases; when the driver dies nobody does, and after a lease the workers take over.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any, Final, TypeVar
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+from pyspark.sql.types import StructType
+
+from headrace.errors import ConfigError
+from headrace.options import shown
+from headrace.redis.calls import text
+from headrace.spark.chunks import Patience
+from headrace.spark.claims import Claims
+from headrace.spark.loss import Loss, lost_error
+from headrace.spark.plan import task_count
+from headrace.spark.renewal import Renewal
+from headrace.spark.rows import Columns
+from headrace.spark.schema import layout_of
+from headrace.spark.source import check_server
+from headrace.spark.source_options import SourceSettings
+from headrace.spark.wire import Wire
+
+BATCH_AT_MOST: Final = 10_000  # deliveries: their leases are renewed one by one
+AT_ONCE: Final = 100  # ids in one request
+VERSION: Final = 1
+T = TypeVar("T")
+
+
+class Held(InputPartition):
+    """Deliveries that a task reads: ids of one stream."""
+
+    def __init__(self, key: str, ids: Sequence[str]) -> None:
+        super().__init__(None)
+        self.key = key
+        self.ids = tuple(ids)
+
+
+class GroupReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """``spark.readStream`` with ``mode`` group."""
+
+    def __init__(self, settings: SourceSettings, schema: StructType) -> None:
+        layout_of(schema)
+        if settings.pattern is not None:
+            raise ConfigError("mode group needs streams: a pattern cannot say which groups to make")
+        self._settings = settings
+        self._schema = schema
+        self._claims: Claims | None = None
+        self._renewal: Renewal | None = None
+
+    # ── in the driver ──
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's words, here and below
+        self._ask(lambda claims: claims.ensure_groups())
+        return _offset(secrets.token_hex(6), 0, pin=True)  # asked for twice: an empty first batch decides for one
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        return ReadMaxRows(min(self._settings.max_rows, BATCH_AT_MOST))
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+        token, seq = _read(start)
+        if start.get("pin"):
+            return _offset(token, seq)
+        most = min(limit.max_rows, BATCH_AT_MOST) if isinstance(limit, ReadMaxRows) else BATCH_AT_MOST
+        found = self._ask(lambda claims: self._next(claims, token, seq, most))
+        return _offset(token, seq + 1) if found else _offset(token, seq)
+
+    def _next(self, claims: Claims, token: str, seq: int, most: int) -> bool:
+        done, owner = _owner(token, seq), _owner(token, seq + 1)
+        claims.ack(done)
+        self._renew(owner)
+        return claims.take(owner, most) > 0
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        self._ask(lambda claims: claims.bound())
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        token, seq = _read(end)
+        if seq == _read(start)[1]:
+            return []
+        self._renew(_owner(token, seq))
+        held = self._ask(lambda claims: claims.held(_owner(token, seq)))
+        return self._shares(held)
+
+    def stop(self) -> None:
+        if self._renewal is not None:
+            self._renewal.stop()
+            self._renewal = None
+        if self._claims is not None:
+            self._claims.close()
+            self._claims = None
+
+    def _shares(self, held: dict[str, list[str]]) -> list[InputPartition]:
+        total = sum(map(len, held.values()))
+        tasks = task_count(total, len(held), self._settings.min_partitions, self._settings.max_partition_rows)
+        size = max(1, -(-total // tasks))
+        return [Held(key, ids[at : at + size]) for key, ids in held.items() for at in range(0, len(ids), size)]
+
+    def _ask(self, question: Callable[[Claims], T]) -> T:
+        if self._claims is None:
+            check_server(self._settings)
+            self._claims = Claims(self._settings)
+        claims = self._claims
+        answer: T = Patience(self._settings.retry_ms).keep_trying(lambda: question(claims))
+        return answer
+
+    def _renew(self, owner: str) -> None:
+        if self._renewal is None:
+            self._renewal = Renewal(self._settings)
+            self._renewal.start()
+        self._renewal.owner = owner
+
+    # ── in the tasks ──
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, Held)
+        columns = Columns(layout_of(self._schema))
+        wire = Wire(self._settings.address, "headrace-spark-task")
+        patience = Patience(self._settings.retry_ms)
+        try:
+            for at in range(0, len(partition.ids), AT_ONCE):
+                some = partition.ids[at : at + AT_ONCE]
+                commands = [("XRANGE", partition.key, id_, id_) for id_ in some]
+                answers = patience.keep_trying(partial(wire.ask, commands))
+                entries = [answer[0] for answer in answers if answer]
+                if len(entries) < len(some) and self._settings.fail_on_loss:
+                    there = {text(entry[0]) for entry in entries}
+                    gone = next(id_ for id_ in some if id_ not in there)
+                    raise lost_error(partition.key, gone, Loss("trimmed", len(some) - len(entries)))
+                if entries:
+                    yield columns.batch([(partition.key, entries)])
+        finally:
+            wire.close()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_claims": None, "_renewal": None}
+
+
+def _owner(token: str, seq: int) -> str:
+    return f"spark-{token}-{seq}"
+
+
+def _offset(token: str, seq: int, *, pin: bool = False) -> dict[str, Any]:
+    told: dict[str, Any] = {"mode": "group"}
+    if pin:
+        told["pin"] = True
+    return {**told, "seq": seq, "token": token, "v": VERSION}
+
+
+def _read(told: dict[str, Any]) -> tuple[str, int]:
+    if told.get("mode") != "group" or told.get("v") != VERSION:
+        raise ConfigError(
+            f"the checkpoint's offset {shown(str(told))} was not written in mode group: use a new checkpoint"
+        )
+    return told["token"], told["seq"]

@@ -1,0 +1,101 @@
+"""Spark Connect: what the package adds stands on the server; the client knows nothing but its name."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.servers import Server
+from tests.support.spark_cluster import QUICK_JVM, Child, spark_env, spark_home
+
+LACKING = [name for name in ("grpc", "grpc_status", "pandas", "zstandard") if importlib.util.find_spec(name) is None]
+
+pytestmark = [
+    pytest.mark.timeout(300),
+    pytest.mark.servers("redis8"),
+    pytest.mark.xdist_group("spark"),
+    pytest.mark.skipif(bool(LACKING), reason=f"MISSING for Spark Connect: {', '.join(LACKING)}"),
+]
+
+ROWS = 500
+CLIENT = """
+import json, sys
+from pyspark.sql import SparkSession
+remote, job = sys.argv[1], json.loads(sys.argv[2])
+spark = SparkSession.builder.remote(remote).getOrCreate()
+options = {"url": job["url"], "streams": job["source"], "startingOffsets": "earliest", "maxOffsetsPerTrigger": "200"}
+frame = spark.readStream.format("redis-streams").schema("n string").options(**options).load()
+writing = frame.repartition(3, "n").writeStream.format("redis-streams").option("url", job["url"])
+writing = writing.option("stream", job["target"]).option("checkpointLocation", job["checkpoint"])
+query = writing.trigger(availableNow=True).start()
+query.awaitTermination()
+found = spark.read.format("redis-streams").option("url", job["url"]).option("streams", job["target"]).load()
+found.select("fields").limit(10).write.format("redis-streams").mode("append").option("url", job["url"]).option(
+    "stream", job["target"] + "-ten").save()
+error = ""
+try:
+    spark.read.format("redis-streams").option("url", job["url"]).option("stream", "x").load().count()
+except Exception as failure:
+    error = str(failure)
+print("@" + json.dumps({"count": found.count(), "columns": found.columns, "error": error}))
+spark.stop()
+"""
+
+
+@pytest.fixture(scope="module")
+def remote(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A Connect server on a port of its own choice."""
+    folder = tmp_path_factory.mktemp("connect")
+    conf = {
+        "spark.connect.grpc.binding.address": "127.0.0.1",
+        "spark.connect.grpc.binding.port": "0",
+        "spark.ui.enabled": "false",
+        "spark.driver.memory": "768m",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.extraJavaOptions": QUICK_JVM,
+        "spark.local.dir": str(folder / "local"),
+        "spark.sql.warehouse.dir": str(folder / "warehouse"),
+        "spark.sql.shuffle.partitions": "2",
+        "spark.python.unix.domain.socket.enabled": "true",
+    }
+    words = [str(spark_home() / "bin" / "spark-submit"), "--master", "local[2]"]
+    words += [word for name, value in conf.items() for word in ("--conf", f"{name}={value}")]
+    words += ["--class", "org.apache.spark.sql.connect.service.SparkConnectServer", "spark-internal"]
+    server = Child(words, folder / "connect.log", spark_env())
+    try:
+        yield "sc://127.0.0.1:" + server.said(r"Spark Connect server started at: \S*?:(\d+)")
+    finally:
+        server.stop()
+
+
+def client(remote: str, job: dict[str, Any]) -> dict[str, Any]:
+    """Run a client by itself: a process holds either a session of its own or a remote one."""
+    words = [sys.executable, "-c", CLIENT, remote, json.dumps(job)]
+    ended = subprocess.run(words, env=spark_env(), capture_output=True, text=True, timeout=250)
+    assert ended.returncode == 0, ended.stderr[-3000:]
+    answer: dict[str, Any] = json.loads(ended.stdout.partition("@")[2])
+    return answer
+
+
+def test_a_remote_client_reads_a_stream_and_writes_another_exactly_once(
+    remote: str, server: Server, prefix: str, tmp_path: Path
+) -> None:
+    source, target = f"{prefix}-in", f"{prefix}-out"
+    pipe = server.sync().pipeline(transaction=False)
+    for number in range(ROWS):
+        pipe.xadd(source, {"n": number})
+    pipe.execute()
+    job = {"url": server.url, "source": source, "target": target, "checkpoint": str(tmp_path / "checkpoint")}
+    told = client(remote, job)
+    assert sorted(int(fields[b"n"]) for _, fields in server.sync().xrange(target)) == list(range(ROWS))
+    assert server.sync().xlen(f"{target}-ten") == 10
+    assert told["count"] == ROWS
+    assert told["columns"] == ["stream", "id", "timestamp", "fields"]
+    assert "streams" in told["error"]  # a wrong option is explained on the client, not only in the server's log

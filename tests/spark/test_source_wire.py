@@ -1,0 +1,162 @@
+"""Answers parsed with numpy and with hiredis say the same; connections that break are not noticed in the rows."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from pyspark.sql.types import BinaryType, StringType, StructField, StructType
+
+from headrace.spark.offsets import START
+from headrace.spark.plan import Range, pack, water_fill
+from headrace.spark.rows import Columns
+from headrace.spark.schema import DEFAULT, layout_of
+from headrace.spark.vector import Doubt, Fast, parse
+from headrace.spark.wire import Reply
+from tests.spark.querying import Driven, fill, ids
+from tests.support.servers import Server
+
+Entry = list[Any]
+
+
+def answer(entries: list[Entry]) -> Reply:
+    """What a server would send for XRANGE."""
+    out = [b"*%d\r\n" % len(entries)]
+    for id_, words in entries:
+        out.append(b"*2\r\n$%d\r\n%b\r\n*%d\r\n" % (len(id_), id_, len(words)))
+        out += [b"$%d\r\n%b\r\n" % (len(word), word) for word in words]
+    data = b"".join(out)
+    return Reply(bytearray(data + b"what an earlier answer left"), len(data), [("XRANGE",)])
+
+
+def some_entries(chance: random.Random, binary: float, ragged: float) -> list[Entry]:
+    def word() -> bytes:
+        if chance.random() < binary:
+            return chance.choice([b"\r\n", b"$3\r\nabc", b"\xff\x00", b"*2", b"\n", b""])
+        return b"w" * chance.randrange(200)
+
+    entries = []
+    for number in range(chance.randrange(1, 60)):
+        width = chance.randrange(5) if chance.random() < ragged else 3
+        words = [part for at in range(width) for part in (b"name%d" % at, word())]
+        entries.append([b"%d-%d" % (chance.choice([5, 1731700000000]) + number, number), words])
+    return entries
+
+
+@pytest.mark.parametrize(("binary", "ragged"), [(0, 0), (0, 0.3), (0.01, 0), (0.02, 0.3), (0.5, 0.5)])
+def test_both_parsers_make_the_same_batches(binary: float, ragged: float) -> None:
+    chance = random.Random(7)
+    columns = Columns(layout_of(DEFAULT))
+    fast = Fast(columns)
+    parsed = 0
+    for _ in range(40):
+        entries = some_entries(chance, binary, ragged)
+        reply = answer(entries)
+        assert reply.values() == [entries]
+        try:
+            chunk = parse(reply)
+        except Doubt:
+            continue
+        parsed += 1
+        assert fast.batch("k", chunk).equals(columns.batch([("k", entries)]))
+        assert chunk.id_at(chunk.count - 1) == entries[-1][0].decode()
+        if chunk.count > 1:
+            assert fast.batch("k", chunk.without_first()).equals(columns.batch([("k", entries[1:])]))
+    assert parsed == 40 or binary
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"-ERR no\r\n",
+        b"*0\r\n",
+        b"*-1\r\n",
+        b"$3\r\nabc\r\n",
+        b"*1\r\n*2\r\n$3\r\n1-0\r\n*-1\r\n",
+        b"*1\r\n*2\r\n$3\r\n1-0\r\n*2\r\n$1\r\na\r\n$2\r\n\r\n\r\n",
+        b"*2\r\n*2\r\n$3\r\n1-0\r\n*2\r\n$1\r\na\r\n$1\r\nb\r\n",
+        b"*1\r\n*2\r\n$3\r\n1-0\r\n*2\r\n$1\r\na\r\n$9\r\nb\r\n",
+        b"*1\r\n*3\r\n$3\r\n1-0\r\n*2\r\n$1\r\na\r\n$1\r\nb\r\n",
+        b"*99999999999999999999\r\n",
+        b"\n",
+        b"",
+    ],
+)
+def test_anything_odd_is_a_doubt(data: bytes) -> None:
+    with pytest.raises(Doubt):
+        parse(Reply(bytearray(data), len(data), [("XRANGE",)]))
+
+
+def test_named_fields_are_the_same_both_ways() -> None:
+    layout = layout_of(StructType([StructField("b", StringType()), StructField("a", BinaryType())]))
+    columns = Columns(layout)
+    for words in ([b"a", b"1", b"b", b"2"], [b"b", b"\xff", b"a", b"1"], [b"a", b"1"]):
+        entries = [[b"1-%d" % number, words] for number in range(20)]
+        assert Fast(columns).batch("k", parse(answer(entries))).equals(columns.batch([("k", entries)]))
+
+
+def test_small_backlogs_go_first_and_the_sum_is_exact() -> None:
+    shares = water_fill({"a": 1, "b": 10, "c": 1000, "d": 1000}, 100)
+    assert shares == {"a": 1, "b": 10, "c": 44, "d": 45}
+    assert water_fill({"a": 5, "b": 5}, 100) == {"a": 5, "b": 5}
+    assert water_fill({}, 100) == {}
+
+
+def test_tasks_are_even_and_no_larger_than_allowed() -> None:
+    ranges = [Range(f"k{number:02}", START, "9-0", "1-0", 10) for number in range(20)]
+    assert [len(share.ranges) for share in pack(ranges, 4, None)] == [5, 5, 5, 5]
+    assert max(sum(part.rows for part in share.ranges) for share in pack(ranges, 1, 30)) == 30
+
+
+# ── connections ──────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture
+def drive() -> Iterator[Callable[..., Driven]]:
+    begun: list[Driven] = []
+
+    def begin(server: Server, **options: Any) -> Driven:
+        begun.append(Driven(server, startingOffsets="earliest", **options))
+        return begun[-1]
+
+    yield begin
+    for one in begun:
+        one.close()
+
+
+@pytest.mark.servers("redis8")
+@pytest.mark.parametrize("parser", ["fast", "plain"])
+def test_a_cut_connection_neither_doubles_nor_loses_rows(
+    drive: Callable[..., Driven], server: Server, stream: str, parser: str
+) -> None:
+    added = fill(server, stream, 3000)
+    query = drive(server, streams=stream, parser=parser, fetchBytes="20KB")
+    planned = query.plan()
+    assert planned is not None
+    found: list[str] = []
+    for part in planned[1]:
+        for number, batch in enumerate(query.reader.read(part)):
+            found += batch.column("id").to_pylist()
+            if number % 4 == 0:
+                server.sync().execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+    assert found == added
+
+
+def test_rows_come_over_tls(drive: Callable[..., Driven], own_server: Any, tls_files: Any, stream: str) -> None:
+    server = own_server("redis8", tls=tls_files)
+    added = fill(server, stream, 1000)
+    assert ids(drive(server, streams=stream).drain()) == sorted(added)
+
+
+@pytest.mark.servers("redis8")
+def test_large_entries_are_fetched_a_few_at_a_time(drive: Callable[..., Driven], server: Server, stream: str) -> None:
+    for _ in range(60):
+        server.sync().xadd(stream, {"blob": b"x" * 50_000})
+    query = drive(server, streams=stream, fetchBytes="200KB")
+    planned = query.plan()
+    assert planned is not None
+    batches = [batch for part in planned[1] for batch in query.reader.read(part)]
+    assert sum(batch.num_rows for batch in batches) == 60
+    assert max(batch.nbytes for batch in batches) < 1_500_000

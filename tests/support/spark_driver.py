@@ -1,0 +1,171 @@
+"""A Spark driver for tests of a cluster: source, shuffle and sink, held, failed or slowed where the test says so.
+
+    python -m tests.support.spark_driver spark://127.0.0.1:7077 '{"spark.speculation": "true"}'
+
+reads one job a line, as JSON, runs it to its end and answers one line that begins with @. The test steers it by keys in
+Redis below the job's `gate`:
+
+    <gate>:tasks          a list: every attempt of a task behind the shuffle tells who it is
+    <gate>:hold:<word>    while it exists, attempts wait before the end of their rows. The word is `a` or `b` (attempts
+                          on that worker), `copies` (second attempts), `publish` (the driver half-way through publish)
+                          or `commit` (the driver after its commit, before Spark's commit log)
+    <gate>:fail           so many times an attempt of the first partition fails
+    <gate>:driver         a list: where the driver waits
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pyarrow as pa
+import redis
+from pyspark import TaskContext
+from pyspark.sql import SparkSession
+from pyspark.sql.datasource import DataSource, DataSourceStreamWriter
+from pyspark.sql.types import StructType
+
+from headrace.spark import staging
+from headrace.spark.sink import StreamWriter, make_stream_writer
+
+SETTINGS = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.memory": "512m",
+    "spark.executor.memory": "512m",
+    "spark.executor.cores": "1",
+    "spark.scheduler.minRegisteredResourcesRatio": "1.0",
+    "spark.locality.wait": "0",
+    "spark.excludeOnFailure.enabled": "false",
+    "spark.python.unix.domain.socket.enabled": "true",
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.sql.adaptive.coalescePartitions.minPartitionSize": "1b",  # small data, several tasks all the same
+}
+
+
+class Gate:
+    """Where attempts and drivers tell of themselves, and wait."""
+
+    def __init__(self, url: str, name: str) -> None:
+        self._client: Any = redis.Redis.from_url(url)
+        self._name = name
+
+    def tell(self, word: str, about: dict[str, Any]) -> None:
+        self._client.rpush(f"{self._name}:{word}", json.dumps(about))
+
+    def wait(self, word: str) -> None:
+        while self._client.exists(f"{self._name}:hold:{word}"):
+            time.sleep(0.05)
+
+    def fail(self) -> None:
+        if self._client.exists(f"{self._name}:fail") and self._client.decr(f"{self._name}:fail") >= 0:
+            raise ValueError("this attempt was told to fail")
+
+
+def gated(url: str, name: str) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """Hands rows on as they are, and waits before their end: most of them are staged by then."""
+
+    def attempt(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        gate, context, worker = Gate(url, name), TaskContext.get(), os.environ["HEADRACE_TEST_WORKER"]
+        assert context is not None
+        number, part = context.attemptNumber(), context.partitionId()
+        gate.tell("tasks", {"worker": worker, "stage": context.stageId(), "part": part, "attempt": number})
+        yield from batches
+        if part == 0:
+            gate.fail()
+        gate.wait(worker)
+        if number > 0:
+            gate.wait("copies")
+
+    return attempt
+
+
+class GatedWriter(StreamWriter):
+    """The sink as it is; its driver waits at the gate."""
+
+    url = gate = ""
+
+    def commit(self, messages: Any, batchId: int) -> None:  # noqa: N803 - Spark's word
+        gate, publish = Gate(self.url, self.gate), staging.publish
+        calls = 0
+
+        def counted(*words: Any) -> Any:
+            nonlocal calls
+            calls += 1
+            if calls == 3:
+                gate.tell("driver", {"at": "publish", "batch": batchId})
+                gate.wait("publish")
+            return publish(*words)
+
+        staging.publish, staging.PUBLISH_AT_ONCE = counted, 1  # type: ignore[misc, assignment]
+        super().commit(messages, batchId)
+        gate.tell("driver", {"at": "commit", "batch": batchId})
+        gate.wait("commit")
+
+
+class GatedSink(DataSource):
+    @classmethod
+    def name(cls) -> str:
+        return "gated-sink"
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802 - Spark's word
+        own = {word: value for word, value in self.options.items() if word.lower() != "gate"}
+        writer = make_stream_writer(own, schema, overwrite)
+        assert isinstance(writer, StreamWriter)
+        waiting = GatedWriter(writer._options, writer._layout)
+        waiting.url, waiting.gate = self.options["url"], self.options["gate"]
+        return waiting
+
+
+def run(spark: SparkSession, job: dict[str, Any]) -> None:
+    """Read `source`, shuffle, write to `target`: all there is, on `checkpoint`."""
+    spark.conf.set("spark.sql.shuffle.partitions", str(job["partitions"]))
+    spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", str(job["arrow_rows"]))
+    reading = spark.readStream.format("redis-streams").schema("n string, payload string").option("url", job["url"])
+    reading = reading.option("streams", job["source"]).option("startingOffsets", "earliest")
+    reading = reading.option("minPartitions", job["splits"]).option("maxOffsetsPerTrigger", job["rows_a_batch"])
+    frame = reading.load().repartition(job["partitions"], "n")
+    frame = frame.mapInArrow(gated(job["url"], job["gate"]), frame.schema)
+    writing = frame.writeStream.format("gated-sink").option("url", job["url"]).option("gate", job["gate"])
+    writing = writing.option("stream", job["target"]).option("checkpointLocation", job["checkpoint"])
+    query = writing.trigger(availableNow=True).start()
+    try:
+        query.awaitTermination()
+    finally:
+        query.stop()
+
+
+def wait_for_executors(spark: SparkSession, count: int) -> None:
+    """Until they and the driver itself are known."""
+    context: Any = spark.sparkContext._jsc.sc()
+    until = time.monotonic() + 120
+    while context.getExecutorMemoryStatus().size() <= count:
+        if time.monotonic() > until:
+            raise TimeoutError(f"{count} executors did not come")
+        time.sleep(0.05)
+
+
+def main(master: str, conf: str) -> int:
+    settings = {**SETTINGS, **json.loads(conf)}
+    spark = SparkSession.builder.master(master).appName("headrace-tests").config(map=settings).getOrCreate()
+    spark.sparkContext.setLogLevel("WARN")
+    spark.dataSource.register(GatedSink)
+    for line in sys.stdin:
+        error = None
+        try:
+            wait_for_executors(spark, 2)
+            run(spark, json.loads(line))
+        except Exception as failure:
+            error = f"{type(failure).__name__}: {failure}"
+        print("@" + json.dumps({"error": error}), flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

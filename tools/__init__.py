@@ -1,0 +1,1 @@
+"""Makes what is generated from the code. Nothing here is installed."""

@@ -1,0 +1,13 @@
+#!/bin/sh
+# Find Java 17 or newer for Spark. Where it is missing and apt can install it, do; else say how. Never fails: what needs
+# Java says so itself.
+major() { "$1" -version 2>&1 | sed -n 's/.*version "\([0-9]*\).*/\1/p' | head -n 1; }
+found() { [ -n "$1" ] && [ -x "$1" ] && [ "$(major "$1")" -ge 17 ] 2>/dev/null; }
+
+if found "${JAVA_HOME:+$JAVA_HOME/bin/java}" || found "$(command -v java)"; then exit 0; fi
+if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1; then
+  echo "installing Java 17 for Spark"
+  (apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends \
+    openjdk-17-jre-headless) >/dev/null 2>&1 && found "$(command -v java)" && exit 0
+fi
+echo "Spark needs Java 17 or 21, and none was found: install a JRE (Debian: openjdk-17-jre-headless) or set JAVA_HOME" >&2

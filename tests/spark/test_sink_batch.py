@@ -69,13 +69,22 @@ def test_rows_choose_their_stream_and_what_no_stream_can_take_is_a_dead_letter(
     server.sync().set(f"{stream}-text", "no stream")
     targets = [f"{stream}-a", f"{stream}-b", None, "a:hr:b", f"{stream}-text"] * 30
     frame = spark.createDataFrame([(target, str(n)) for n, target in enumerate(targets)], "stream string, n string")
-    save(frame.repartition(4), server, stream=stream)
-    counts = {name: server.sync().xlen(f"{stream}{name}") for name in ("-a", "-b", "")}
-    assert counts == {"-a": 30, "-b": 30, "": 30}
-    assert server.sync().xlen(f"{{{stream}}}:dlq") == 60
+    save(frame.repartition(4), server, deadLetters=f"{{{stream}}}:dlq")
+    counts = {name: server.sync().xlen(f"{stream}{name}") for name in ("-a", "-b")}
+    assert counts == {"-a": 30, "-b": 30}
+    assert server.sync().xlen(f"{{{stream}}}:dlq") == 90, "no target, no name of a stream, no stream there"
     assert sorted(int(entry["n"]) for entry in entries(server, f"{stream}-b")) == list(range(1, 150, 5))
     with pytest.raises(PySparkException, match="rows cannot be written"):
-        save(frame.coalesce(1), server, stream=stream, badRows="fail")
+        save(frame.coalesce(1), server, badRows="fail")
+
+
+def test_the_option_wins_over_the_column_so_that_a_copy_does_not_go_back(
+    spark: SparkSession, server: Server, stream: str
+) -> None:
+    frame = spark.createDataFrame([(stream, "1"), (stream, "2")], "stream string, n string")
+    save(frame, server, stream=f"{stream}-copy")
+    assert [entry for entry in entries(server, f"{stream}-copy")] == [{"n": "1"}, {"n": "2"}]
+    assert server.sync().exists(stream) == 0
 
 
 def test_entries_of_the_source_go_through_byte_for_byte(spark: SparkSession, server: Server, stream: str) -> None:

@@ -44,7 +44,7 @@ SINK_OPTIONS: Final = OptionTable(
         *SERVER_OPTIONS,
         Option(
             "stream",
-            "the target, where the rows have no column `stream`; where they have one, the target of nulls in it",
+            "the target of all rows; without it a column `stream` chooses row by row",
             _as_stream,
         ),
         Option(

@@ -163,9 +163,13 @@ class Rows:
         self.bad: list[tuple[list[Any], str, str]] = []
 
     def by_target(self, batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
-        """The batch, or its parts where the rows choose; in their order. "": nobody named a target."""
+        """The batch, or its parts where the rows choose; in their order. "": nobody named a target.
+
+        The option wins over the column, as with Kafka: rows of the source carry the stream they came from, and a copy
+        must not go back there.
+        """
         at = self.layout.stream_at
-        if at is None:
+        if at is None or self.default:
             yield self.default, batch
             return
         coded = pc.fill_null(batch.column(at).cast(pa.string()), self.default).dictionary_encode()

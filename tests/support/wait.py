@@ -25,9 +25,7 @@ async def wait_until(
         await asyncio.sleep(interval)
 
 
-def wait_until_sync(
-    predicate: Callable[[], T], timeout: float = 5.0, interval: float = 0.01, *, what: str = ""
-) -> T:
+def wait_until_sync(predicate: Callable[[], T], timeout: float = 5.0, interval: float = 0.01, *, what: str = "") -> T:
     """The same for tests without an event loop."""
     until = time.monotonic() + timeout
     while True:

@@ -137,7 +137,8 @@ def check_streams(pipeline: Pipeline) -> list[str]:
 def _dead(letters: DataFrame | None) -> Json:
     if letters is None:
         return {"count": 0, "ranking": [], "age_ms": {}}
-    name = F.concat_ws(": ", "error", F.substring("reason", 1, 80))
+    # what differs from one message to the next, quoted values and numbers, would make a ranking of ones
+    name = F.concat_ws(": ", "error", F.substring(F.regexp_replace("reason", r"(b?'[^']*'|[0-9]{3,})", "…"), 1, 80))
     waited = F.unix_millis("buried") - F.unix_millis("added")
     (row,) = letters.agg(F.count("*").alias("n"), F.percentile(waited, list(SHARES)).alias("p")).collect()
     ages = dict(zip((f"p{share * 100:g}" for share in SHARES), row["p"] or (), strict=False))

@@ -32,6 +32,10 @@ footer{margin-top:26px;color:var(--soft);font-size:13px}
 """
 
 
+def _batches(count: int) -> str:
+    return f"{count:,} batch" + ("" if count == 1 else "es")
+
+
 def page(found: dict[str, Any]) -> str:
     """The whole page."""
     name = escape(str(found["pipeline"]))
@@ -41,7 +45,7 @@ def page(found: dict[str, Any]) -> str:
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width,initial-scale=1">'
         f"<title>{name}: report</title><style>{STYLE}</style></head><body><main>"
-        f"<h1>{name}</h1><p>{made} · {found['totals']['batches']:,} batches</p>{_figures(found)}"
+        f"<h1>{name}</h1><p>{made} · {_batches(found['totals']['batches'])}</p>{_figures(found)}"
         f'<div class="plots">{body}</div><footer>headrace {escape(str(found["headrace"]))}. '
         "The ledger is counted from file footers and the sink's receipts.</footer></main></body></html>"
     )

@@ -67,6 +67,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line(
+        "markers", "cluster: several JVMs for minutes; `make cluster` runs them, `make test` does not"
+    )
     config.addinivalue_line("markers", "servers(*keys): run this test on these servers of the matrix only")
     unknown = set(_allowed(config)) - set(KEYS)
     if unknown:

@@ -36,12 +36,20 @@ def pytest_report_header() -> str:
     return f"spark: MISSING {', '.join(MISSING)}; its tests are left out" if MISSING else "spark: at hand"
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Whoever comes first starts Spark. A time-out would break the session's gateway for all that follow."""
+    """Whoever comes first starts Spark. A time-out would break the session's gateway for all that follow.
+
+    With several workers side by side, all that share the session go to one of them: one JVM is enough for two cores.
+    """
     here = Path(__file__).parent
     for item in items:
-        if here in item.path.parents and item.get_closest_marker("timeout") is None:
+        if here not in item.path.parents:
+            continue
+        if item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(PATIENCE_S))
+        if "spark" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.xdist_group("spark"))
 
 
 @pytest.fixture(scope="session")

@@ -6,20 +6,22 @@ The driver is a process of its own: a test may kill it, and it stands beside the
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from headrace.demo.payments import sendings
 from tests.support.servers import Server
-from tests.support.spark_cluster import Cluster, Driver
+from tests.support.spark_cluster import ROOT, Child, Cluster, Driver, spark_env
 from tests.support.wait import wait_until_sync
 
 pytestmark = [
     pytest.mark.timeout(400),
     pytest.mark.servers("redis8"),
-    pytest.mark.xdist_group("spark"),
+    pytest.mark.cluster,
 ]
 
 ROWS, BATCH = 1_600, 800
@@ -175,23 +177,33 @@ def test_a_task_that_fails_twice_adds_its_rows_once(lab: Lab) -> None:
     assert len({one["attempt"] for one in lab.told("tasks") if one["part"] == 0}) >= 3
 
 
-def test_a_driver_killed_in_publish_and_again_before_the_commit_log_is_followed_by_others(lab: Lab) -> None:
+def test_a_driver_killed_half_way_through_publish_is_followed_by_one_with_other_splits(lab: Lab) -> None:
     lab.hold("publish")
     lab.driver.begin(**lab.job)
     wait_until_sync(lambda: lab.told("driver"), 200, what="a driver half-way through publish")
     assert 0 < lab.server.sync().xlen(lab.job["target"]) < BATCH
     lab.driver.stop()
     lab.release("publish")
-    lab.hold("commit")
-    lab.job |= {"splits": 1, "partitions": 3, "arrow_rows": 37}
-    lab.driver.begin(**lab.job)
-    wait_until_sync(lambda: _at_commit(lab), 200, what="a driver before the commit log")
-    lab.driver.stop()
-    lab.release("commit")
-    lab.job |= {"splits": 3, "partitions": 4, "arrow_rows": 1_000}
-    lab.driver.run(**lab.job)
+    lab.driver.run(**lab.job | {"splits": 3, "partitions": 3, "arrow_rows": 37})
     lab.check()
 
 
-def _at_commit(lab: Lab) -> bool:
-    return any(one["at"] == "commit" for one in lab.told("driver"))
+def test_the_payments_pipeline_runs_on_a_cluster_and_its_books_balance(
+    running: Lab, own_server: Callable[..., Server], tmp_path: Path
+) -> None:
+    server, folder, sent = own_server("redis8"), tmp_path / "data", sendings(200)
+    for one in sent:
+        server.sync().xadd("payments", {"payload": one.body})
+    program = [sys.executable, "-c", "from headrace.cli.pipeline import program; program()"]
+    words = ["run", str(ROOT / "examples" / "payments" / "payments.toml"), "--once", "--json", "--folder", str(folder)]
+    env = spark_env(HEADRACE_URL=server.url)
+    child = Child([*program, *words, "--master", running.cluster.url], tmp_path / "pipeline.log", env)
+    try:
+        assert child.popen.wait(300) == 0, child.log[-3000:]
+    finally:
+        child.stop()
+    told = json.loads([line for line in child.log.splitlines() if line.startswith("{")][-1])
+    assert told["rows_in"] == len(sent)
+    assert told["exact"]
+    assert min(told["out"], told["duplicates"], told["quarantined"]) > 0
+    assert server.sync().xlen("payments-review") == sum(told["routes"].values())

@@ -20,7 +20,7 @@ LACKING = [name for name in ("grpc", "grpc_status", "pandas", "zstandard") if im
 pytestmark = [
     pytest.mark.timeout(300),
     pytest.mark.servers("redis8"),
-    pytest.mark.xdist_group("spark"),
+    pytest.mark.cluster,
     pytest.mark.skipif(bool(LACKING), reason=f"MISSING for Spark Connect: {', '.join(LACKING)}"),
 ]
 

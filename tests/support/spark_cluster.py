@@ -24,7 +24,7 @@ from tests.support.wait import wait_until_sync
 
 ROOT = Path(__file__).resolve().parents[2]
 WORKERS = {"a": "127.0.0.1", "b": "127.0.0.2"}
-CORES = 1  # of each worker
+CORES = 2  # of each worker: room for two applications
 PR_SET_PDEATHSIG = 1
 QUICK_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:CICompilerCount=1"  # starts with half the work
 
@@ -120,7 +120,7 @@ class Cluster:
         master = self._child("master", "master.Master", "--host", "127.0.0.1", "--port", "0", "--webui-port", "0")
         self.url = master.said(r"Starting Spark master at (spark://\S+)")
         for name, host in WORKERS.items():
-            limits = ["--cores", str(CORES), "--memory", "1g", "--work-dir", str(self._folder / f"work-{name}")]
+            limits = ["--cores", str(CORES), "--memory", "2g", "--work-dir", str(self._folder / f"work-{name}")]
             words = ["--host", host, "--port", "0", "--webui-port", "0", *limits, self.url]
             env = {"SPARK_LOCAL_IP": host, "HEADRACE_TEST_WORKER": name}
             self._child(name, "worker.Worker", *words, **env)

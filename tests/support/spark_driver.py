@@ -7,8 +7,7 @@ Redis below the job's `gate`:
 
     <gate>:tasks          a list: every attempt of a task behind the shuffle tells who it is
     <gate>:hold:<word>    while it exists, attempts wait before the end of their rows. The word is `a` or `b` (attempts
-                          on that worker), `copies` (second attempts), `publish` (the driver half-way through publish)
-                          or `commit` (the driver after its commit, before Spark's commit log)
+                          on that worker), `copies` (second attempts) or `publish` (the driver half-way through it)
     <gate>:fail           so many times an attempt of the first partition fails
     <gate>:driver         a list: where the driver waits
 """
@@ -39,6 +38,7 @@ SETTINGS = {
     "spark.driver.memory": "512m",
     "spark.executor.memory": "512m",
     "spark.executor.cores": "1",
+    "spark.cores.max": "2",  # one executor on each worker
     "spark.scheduler.minRegisteredResourcesRatio": "1.0",
     "spark.locality.wait": "0",
     "spark.excludeOnFailure.enabled": "false",
@@ -99,14 +99,12 @@ class GatedWriter(StreamWriter):
             nonlocal calls
             calls += 1
             if calls == 3:
-                gate.tell("driver", {"at": "publish", "batch": batchId})
+                gate.tell("driver", {"batch": batchId})
                 gate.wait("publish")
             return publish(*words)
 
         staging.publish, staging.PUBLISH_AT_ONCE = counted, 1  # type: ignore[misc, assignment]
         super().commit(messages, batchId)
-        gate.tell("driver", {"at": "commit", "batch": batchId})
-        gate.wait("commit")
 
 
 class GatedSink(DataSource):

@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from typing import Any, Self, TypeVar, overload
 
-from headrace import embedded
+from headrace import embedded, loop
 from headrace.board import Board
 from headrace.config import ConnectSettings, duration_ms
 from headrace.errors import ConfigError, HandlerRefused
@@ -236,7 +236,7 @@ class App:
         owner: str | None = None,
     ) -> None:
         """Handle messages until SIGTERM or SIGINT (a second one ends at once); with ``burst`` until none is left."""
-        loop, asked = asyncio.get_running_loop(), asyncio.Event()
+        running, asked = asyncio.get_running_loop(), asyncio.Event()
         async with self.worker(concurrency=concurrency, board=board, owner=owner) as worker:
 
             def stop() -> None:
@@ -247,11 +247,11 @@ class App:
             handled = []
             for number in (signal.SIGTERM, signal.SIGINT):
                 with contextlib.suppress(NotImplementedError, ValueError, RuntimeError):
-                    loop.add_signal_handler(number, stop)
+                    running.add_signal_handler(number, stop)
                     handled.append(number)
-            waits = [loop.create_task(asked.wait()), loop.create_task(worker.wait())]
+            waits = [running.create_task(asked.wait()), running.create_task(worker.wait())]
             if burst:
-                waits.append(loop.create_task(worker.drained()))
+                waits.append(running.create_task(worker.drained()))
             try:
                 done, _ = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
                 for task in done:
@@ -263,13 +263,13 @@ class App:
                 # The handlers stay in place while the worker drains: a second signal must still be heard.
                 await worker.stop()
                 for number in handled:
-                    loop.remove_signal_handler(number)
+                    running.remove_signal_handler(number)
         await self.close()
 
     def run(self, *, burst: bool = False) -> None:
         """Handle messages in this process until told to stop. `headrace run` does more: several processes, a parent
         that renews for them, restarts."""
-        asyncio.run(self.serve(burst=burst))
+        loop.run(self.serve(burst=burst))
 
 
 async def _call_all(hooks: list[Callable[[], Any]]) -> None:

@@ -16,6 +16,7 @@ import signal
 import sys
 from pathlib import Path
 
+from headrace import loop
 from headrace.app import App
 from headrace.board import Board
 from headrace.errors import ConfigError, HeadraceError, Verdict, classify
@@ -70,15 +71,15 @@ async def handle(app: App, options: argparse.Namespace) -> None:
     board = Board.create(options.board, marks=sum(job.slots for job in jobs))
     owner = app.owner or owner_name()
     os.write(options.hello, hello_of(app, owner))
-    loop = asyncio.get_running_loop()
+    running = asyncio.get_running_loop()
 
     def unleashed() -> None:
         """The parent died: finish what runs and go."""
-        loop.remove_reader(options.leash)
+        running.remove_reader(options.leash)
         log.warning("parent.died: draining")
         os.kill(os.getpid(), signal.SIGTERM)
 
-    loop.add_reader(options.leash, unleashed)
+    running.add_reader(options.leash, unleashed)
     await app.serve(burst=options.burst, concurrency=options.concurrency, board=board, owner=owner)
 
 
@@ -94,7 +95,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     logging.basicConfig(level=options.log_level, format="%(asctime)s %(levelname)s %(process)d %(message)s")
     try:
-        asyncio.run(handle(load_app(options.target), options))
+        loop.run(handle(load_app(options.target), options))
     except HeadraceError as error:
         log.error("%s: %s", type(error).__name__, error)  # noqa: TRY400 - one clear line, no traceback
         return EXIT_FATAL if classify(error) is Verdict.FATAL else 1  # the server is away: the parent starts us again

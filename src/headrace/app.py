@@ -63,7 +63,6 @@ class App:
         self._server: Server | None = None
         self._private: embedded.Embedded | None = None
         self._jobs: list[Job] = []
-        self._streams: dict[str, Stream[Any]] = {}
         self._factories: dict[type, Callable[..., Any]] = {}
         self._hooks: list[Callable[[], Any]] = []
         self._last_hooks: list[Callable[[], Any]] = []
@@ -101,7 +100,6 @@ class App:
     def stream(self, name: str, model: Any = None, *, max_bytes: int | str | None = None) -> Stream[Any]:
         """A stream by name. ``model``: dataclass, pydantic or msgspec model, dict (the default), str, bytes, codec."""
         made: Stream[Any] = Stream(self, name, model, max_bytes=max_bytes)
-        self._streams.setdefault(name, made)
         return made
 
     def provide(self, kind: type[T], factory: Callable[[], Any]) -> None:

@@ -16,12 +16,11 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from headrace.codec import decode_fields
-from headrace.config import duration_ms
 from headrace.errors import Bury, DeliveryLost, Ending, HeadraceError, Release, Retry
 from headrace.job import Job
 from headrace.marks import Marks
 from headrace.member import Member
-from headrace.message import Delivery, Outcome, State, SyncDelivery, Way
+from headrace.message import Delivery, Outcome, State, SyncDelivery, Way, optional_ms
 from headrace.recorder import NoRecorder, Recorder
 from headrace.redis.letters import open_copy
 from headrace.slots import Slots
@@ -179,9 +178,9 @@ class Executor:
         if isinstance(error, Bury):
             return Outcome(Way.BURY, reason=error.reason, error="Bury")
         if isinstance(error, Release):
-            return Outcome(Way.RELEASE, after_ms=_after_ms(error.after))
+            return Outcome(Way.RELEASE, after_ms=optional_ms(error.after))
         if isinstance(error, Retry):
-            return Outcome(Way.RETRY, reason=error.reason, error="Retry", after_ms=_after_ms(error.after))
+            return Outcome(Way.RETRY, reason=error.reason, error="Retry", after_ms=optional_ms(error.after))
         if isinstance(error, asyncio.CancelledError) and self.stopping:
             return Outcome(Way.RELEASE, after_ms=0)
         log.warning(
@@ -203,7 +202,3 @@ class Executor:
 
     def _who(self) -> tuple[str, str]:
         return self._member.stream, self._member.group
-
-
-def _after_ms(after: Any) -> int | None:
-    return None if after is None else duration_ms(after, name="after")

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import inspect
 import typing
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -132,6 +132,3 @@ def _hints(function: Callable[..., Any]) -> dict[str, Any]:
 def _is_delivery(hint: Any) -> bool:
     origin = typing.get_origin(hint) or hint
     return origin in (Delivery, SyncDelivery) or hint in ("Delivery", "SyncDelivery")
-
-
-Handler = Callable[..., Awaitable[Any]] | Callable[..., Any]

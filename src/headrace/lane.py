@@ -16,7 +16,6 @@ import time
 from collections.abc import Coroutine, Mapping
 from typing import Any
 
-from headrace.errors import DeliveryLost
 from headrace.executor import Executor
 from headrace.gate import Gate
 from headrace.groups import Groups
@@ -64,7 +63,6 @@ class Lane:
         gate.watch(self.slots)
         self.read_link = server.link(f"headrace:{member.owner}:read")
         self.out_link = server.link(f"headrace:{member.owner}:out")
-        self._marks = marks
         self.outbox = Outbox(
             member,
             self.out_link,
@@ -112,8 +110,6 @@ class Lane:
         )
         self._warned_lease = 0
 
-    # ── what Delivery asks of its lane (message.Ways) ──
-
     @property
     def stream(self) -> str:
         return self.member.stream
@@ -126,9 +122,7 @@ class Lane:
     def owner(self) -> str:
         return self.member.owner
 
-    @property
-    def prefix(self) -> str:
-        return self.member.prefix
+    # ── what Delivery asks of its lane (message.Ways): its member, and this ──
 
     async def end(self, delivery: Delivery[Any], outcome: Outcome) -> None:
         """A handler ends its delivery itself and waits for the answer."""
@@ -137,13 +131,7 @@ class Lane:
                 self._recorder.count("refused_total", 1, outcome=outcome.way.value, **self.member.labels)
                 delivery.answered()
             raise delivery.refusal()
-        if delivery.state >= State.ENDING:
-            raise DeliveryLost(
-                f"{delivery!r} has already ended: a delivery ends once, and its outcome is not replaced",
-                stream=delivery.stream,
-                group=delivery.group,
-                id=delivery.id,
-            )
+        delivery.check_open()
         answer = delivery.waiter()
         self.outbox.put(delivery, outcome)
         await asyncio.shield(answer)

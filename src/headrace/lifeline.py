@@ -101,7 +101,6 @@ class Lifeline:
         self._warned_at = 0.0
         self._stalled = False
         self._failing = False
-        self.renewed_at = time.monotonic()
 
     @property
     def client_id(self) -> int:
@@ -147,7 +146,6 @@ class Lifeline:
             if now >= strand.stay_at:
                 self._stay(strand)
                 strand.stay_at = now + settings.renew_ms / 1000
-        self.renewed_at = now
 
     def _renew_unseen(self, strand: Strand) -> None:
         """The loop stands still: what the server has sent and nobody has read yet is renewed by the owner's name."""

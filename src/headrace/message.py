@@ -14,11 +14,13 @@ from dataclasses import dataclass
 from enum import Enum, IntEnum
 from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
 
-from headrace.errors import DeliveryLost, HeadraceError
+from headrace.errors import After, DeliveryLost, HeadraceError
 from headrace.fields import find_field, headers_of, key_of
+from headrace.options import duration_ms
 
 if TYPE_CHECKING:
     from headrace.effects import Effect
+    from headrace.member import Member
 
 T = TypeVar("T")
 
@@ -65,13 +67,7 @@ class Ways(Protocol):
     """What a delivery needs from its lane to end itself."""
 
     @property
-    def stream(self) -> str: ...
-    @property
-    def group(self) -> str: ...
-    @property
-    def owner(self) -> str: ...
-    @property
-    def prefix(self) -> str: ...
+    def member(self) -> Member: ...
 
     async def end(self, delivery: Delivery[Any], outcome: Outcome) -> None: ...
 
@@ -165,15 +161,15 @@ class Delivery(Generic[T]):
 
     @property
     def stream(self) -> str:
-        return self._ways.stream
+        return self._ways.member.stream
 
     @property
     def group(self) -> str:
-        return self._ways.group
+        return self._ways.member.group
 
     @property
     def owner(self) -> str:
-        return self._ways.owner
+        return self._ways.member.owner
 
     @property
     def attempt(self) -> int:
@@ -195,7 +191,7 @@ class Delivery(Generic[T]):
     @property
     def key(self) -> str | None:
         """The key the message was added with."""
-        return key_of(self._fields, self._ways.prefix)
+        return key_of(self._fields, self._ways.member.prefix)
 
     @property
     def once_key(self) -> str:
@@ -204,11 +200,11 @@ class Delivery(Generic[T]):
 
     @property
     def headers(self) -> dict[str, str]:
-        return headers_of(self._fields, self._ways.prefix)
+        return headers_of(self._fields, self._ways.member.prefix)
 
     @property
     def traceparent(self) -> str | None:
-        found = find_field(self._fields, f"{self._ways.prefix}traceparent".encode())
+        found = find_field(self._fields, f"{self._ways.member.prefix}traceparent".encode())
         return None if found is None else found.decode("ascii", "backslashreplace")
 
     @property
@@ -235,11 +231,11 @@ class Delivery(Generic[T]):
 
     async def retry(self, after: float | str | None = None, *, reason: str = "") -> None:
         """Again later: after ``after`` (seconds or "30s"), else after the handler's backoff."""
-        await self._ways.end(self, Outcome(Way.RETRY, reason=reason, after_ms=_optional_ms(after)))
+        await self._ways.end(self, Outcome(Way.RETRY, reason=reason, after_ms=optional_ms(after)))
 
     async def release(self, after: float | str | None = None) -> None:
         """Hand it back untouched: this attempt does not count."""
-        await self._ways.end(self, Outcome(Way.RELEASE, after_ms=_optional_ms(after)))
+        await self._ways.end(self, Outcome(Way.RELEASE, after_ms=optional_ms(after)))
 
     async def bury(self, reason: str) -> None:
         """Never again: to the dead letters, where it can be looked at and replayed."""
@@ -269,6 +265,16 @@ class Delivery(Generic[T]):
     def forget_waiter(self) -> None:
         """The handler may choose another outcome: the next one gets an answer of its own."""
         self._waiter = None
+
+    def check_open(self) -> None:
+        """Raise if an outcome was chosen already: a delivery ends once."""
+        if self.state >= State.ENDING:
+            raise DeliveryLost(
+                f"{self!r} has already ended: a delivery ends once, and its outcome is not replaced",
+                stream=self.stream,
+                group=self.group,
+                id=self.id,
+            )
 
     def answered(self, error: HeadraceError | None = None) -> None:
         """The server has answered (or the delivery was lost): the delivery has ended."""
@@ -310,7 +316,6 @@ class SyncDelivery(Generic[T]):
         self._wait(self._delivery.bury(reason))
 
 
-def _optional_ms(after: float | str | None) -> int | None:
-    from headrace.config import duration_ms
-
+def optional_ms(after: After | None) -> int | None:
+    """The wait that a handler asked for, in ms; None leaves it to the policy."""
     return None if after is None else duration_ms(after, name="after")

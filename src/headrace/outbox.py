@@ -22,7 +22,7 @@ from typing import Any
 from headrace.errors import EffectRefused, HeadraceError, Verdict, classify
 from headrace.marks import Marks
 from headrace.member import Member
-from headrace.message import Delivery, Outcome, State, Way
+from headrace.message import ACK, Delivery, Outcome, State, Way
 from headrace.policy import reconnect_delay_ms
 from headrace.recorder import Recorder
 from headrace.redis.calls import Call, Word
@@ -86,10 +86,6 @@ class Outbox:
         self._others.append((delivery, outcome))
         self._work.set()
 
-    @property
-    def is_empty(self) -> bool:
-        return not self._acks and not self._others
-
     # ── what the reader calls ──
 
     @property
@@ -126,7 +122,7 @@ class Outbox:
                 done += 1
                 self._end(delivery)
             else:
-                self._settle(delivery, Outcome(Way.ACK), word)
+                self._settle(delivery, ACK, word)
         if done:
             self._handled_in(time.monotonic() - batch[0].read_at)
             self._recorder.count("handled_total", done, outcome="ack", **self._member.labels)

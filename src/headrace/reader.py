@@ -124,7 +124,6 @@ class Reader:
         self._old_client = 0
         self.blocked = False
         self.stopping = False
-        self.turns_at = time.monotonic()
 
     def freed(self) -> None:
         """Slots or acks changed: a reader that waits for a free slot looks again."""
@@ -168,7 +167,6 @@ class Reader:
     # ── one turn ──
 
     async def _turn(self) -> None:
-        self.turns_at = time.monotonic()
         if self._groupless:
             await self._regroup()
             self._groupless = False

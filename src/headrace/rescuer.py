@@ -39,7 +39,6 @@ class Rescuer:
         self._epoch = -1
         self._server_ms = 0
         self._server_at = 0.0
-        self.last_at = time.monotonic()
         self.quiet()
 
     @property
@@ -88,8 +87,7 @@ class Rescuer:
         if found.late:
             self.quiet()
             return []
-        self.last_at = time.monotonic()
-        self._recorder.observe("recovery_scan_duration_seconds", self.last_at - begun, **member.labels)
+        self._recorder.observe("recovery_scan_duration_seconds", time.monotonic() - begun, **member.labels)
         self._cursor = found.cursor
         self._next_at = 0.0 if found.cursor != "-" else time.monotonic() + self._interval_s()
         self._report(found)

@@ -40,7 +40,6 @@ class Runners:
         self._idle: list[asyncio.Future[None]] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self._context = contextvars.copy_context()
-        self._failed: BaseException | None = None
         self.closed = False
 
     @property

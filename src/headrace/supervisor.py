@@ -60,7 +60,6 @@ class Child:
     begun: float
     said: bytes = b""
     ward: guardian.Ward | None = None
-    killed: bool = False
 
 
 @dataclass(slots=True)

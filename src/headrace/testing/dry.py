@@ -21,7 +21,7 @@ from headrace.app import App, _make
 from headrace.codec import codec_for, encode_fields, own_fields
 from headrace.config import HandlerSettings, duration_ms
 from headrace.effects import Effect
-from headrace.errors import ConfigError, DeliveryLost, EffectRefused
+from headrace.errors import ConfigError, EffectRefused
 from headrace.executor import Executor
 from headrace.job import Job, make_job
 from headrace.marks import NoMarks
@@ -133,13 +133,13 @@ class DryLane:
 
     def __init__(self, job: Job, provided: Mapping[type, Any]) -> None:
         self._job = job
-        self._member = Member(keys_of(job.stream), job.group, OWNER, job.settings)
+        self.member = Member(keys_of(job.stream), job.group, OWNER, job.settings)
         self._slots = Slots(job.slots)
         self._outcomes: dict[bytes, Outcome] = {}
         self._timer: asyncio.TimerHandle | None = None
         self.executor = Executor(
             job,
-            self._member,
+            self.member,
             self._slots,
             NoRecorder(),
             marks=NoMarks(),
@@ -148,39 +148,18 @@ class DryLane:
             provided=provided,
         )
 
-    # ── what Delivery asks of its lane (message.Ways) ──
-
-    @property
-    def stream(self) -> str:
-        return self._member.stream
-
-    @property
-    def group(self) -> str:
-        return self._member.group
-
-    @property
-    def owner(self) -> str:
-        return self._member.owner
-
-    @property
-    def prefix(self) -> str:
-        return self._member.prefix
+    # ── what Delivery asks of its lane (message.Ways): its member, and this ──
 
     async def end(self, delivery: Delivery[Any], outcome: Outcome) -> None:
         if delivery.is_lost:
             delivery.answered()
             raise delivery.refusal("another-owner")
-        if delivery.state >= State.ENDING:
-            raise DeliveryLost(
-                f"{delivery!r} has already ended: a delivery ends once, and its outcome is not replaced",
-                stream=delivery.stream,
-                group=delivery.group,
-                id=delivery.id,
-            )
+        delivery.check_open()
         for effect in outcome.effects:
-            if not same_slot(effect.key, self.stream):
+            if not same_slot(effect.key, self.member.stream):
                 raise EffectRefused(
-                    f"{effect.command} {effect.key}: the key is in another slot; give it the tag of {self.stream}"
+                    f"{effect.command} {effect.key}: the key is in another slot; "
+                    f"give it the tag of {self.member.stream}"
                 )
         self._put(delivery, outcome)
 

@@ -39,11 +39,15 @@ class Server:
     def __repr__(self) -> str:
         return f"<Server {self.endpoint.masked}>"
 
-    def link(self, name: str = "headrace") -> Link:
-        """A dedicated connection for the event loop. It connects with its first call."""
+    def link(self, name: str = "headrace", *, at: str = "") -> Link:
+        """A dedicated connection for the event loop. It connects with its first call.
+
+        ``at`` names the stream it serves: in a cluster it leads to the master of that stream's slot. Without it a call
+        goes where its own key is.
+        """
         return Link(lambda: self._dial(async_connections), name=name, timeout_ms=self.settings.command_timeout_ms)
 
-    def sync_link(self, name: str = "headrace", *, timeout_ms: int | None = None) -> SyncLink:
+    def sync_link(self, name: str = "headrace", *, at: str = "", timeout_ms: int | None = None) -> SyncLink:
         """The same for a thread or a process without an event loop."""
         limit = timeout_ms or self.settings.command_timeout_ms
         return SyncLink(lambda: self._dial(sync_connections, limit), name=name, timeout_ms=limit)

@@ -40,6 +40,7 @@ from headrace.errors import (
     WrongType,
 )
 from headrace.message import Delivery, SyncDelivery
+from headrace.partitioned import PartitionedStream
 from headrace.policy import Backoff
 from headrace.producer import Added
 from headrace.recorder import CountingRecorder, Recorder
@@ -71,6 +72,7 @@ __all__ = [
     "MissingRight",
     "NameRefused",
     "OwnerTaken",
+    "PartitionedStream",
     "PayloadTooLarge",
     "Recorder",
     "Release",

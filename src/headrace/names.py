@@ -164,11 +164,21 @@ class Keys:
         """String: id under which one idempotency key was added (SPEC 35)."""
         return f"{self.prefix}{OWN_MARK}added:{key}"
 
+    @property
+    def partitions(self) -> str:
+        """String: into how many partitions the stream is cut (SPEC 51)."""
+        return f"{self.prefix}{OWN_MARK}partitions"
+
 
 def keys_of(stream: str) -> Keys:
     """Check a stream name and give the names derived from it."""
     check_stream(stream)
     return Keys(stream, stream if "{" in stream else "{" + stream + "}")
+
+
+def partition_name(stream: str, number: int) -> str:
+    """The stream that is one partition of another. Without a tag, so that each has a slot of its own."""
+    return f"{stream}:part:{number}"
 
 
 # ── slots ────────────────────────────────────────────────────────────────────────────────────────────

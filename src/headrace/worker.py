@@ -27,6 +27,7 @@ from headrace.lifeline import Lifeline, Pulse
 from headrace.marks import Marks, NoMarks
 from headrace.member import Member
 from headrace.names import keys_of
+from headrace.partitioned import agreeing, check_agreed
 from headrace.policy import reconnect_delay_ms
 from headrace.recorder import Recorder
 from headrace.redis import capabilities, commands, scripts
@@ -119,6 +120,8 @@ class Worker:
     async def _open_lanes(self) -> None:
         link = self._server.link(f"headrace:{self.owner}:start")
         try:
+            for partitions in {job.partitions for job in self._jobs if job.partitions is not None}:
+                check_agreed(partitions, [await link.call(call) for call in agreeing(partitions)])
             for index, job in enumerate(self._jobs):
                 member = Member(keys_of(job.stream), job.group, self.owner, job.settings, self._fixed)
                 if self.capabilities is None:

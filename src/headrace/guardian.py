@@ -105,26 +105,27 @@ class Guardian:
         while not self._stop.wait(self._look_s()):
             with self._lock:
                 wards = list(self._wards.values())
-            for ward in wards:
+            failed = False
+            held = [(ward, index) for ward in wards for index in range(len(ward.lanes))]
+            for ward, index in held:
                 try:
-                    self._look(ward, time.monotonic())
-                    self._failing = False
-                except HeadraceError as error:
-                    if not self._failing:
+                    self._look(ward, index, ward.lanes[index], time.monotonic())
+                except HeadraceError as error:  # another lane's server may well be there
+                    if not (self._failing or failed):
                         log.warning("guardian.waits: %s", error)
-                    self._failing = True
+                    failed = True
+            self._failing = failed
 
     def _look_s(self) -> float:
         with self._lock:
             leases = [lane.lease_ms for ward in self._wards.values() for lane in ward.lanes]
         return min(leases, default=1_000) / 1000 / 12
 
-    def _look(self, ward: Ward, now: float) -> None:
-        for index, lane in enumerate(ward.lanes):
-            if now < ward.renew_at.get(index, 0.0) or not is_alive(ward, lane, now):
-                continue
-            ward.renew_at[index] = now + lane.lease_ms / 6000
-            self._renew(ward, lane)
+    def _look(self, ward: Ward, index: int, lane: Held, now: float) -> None:
+        if now < ward.renew_at.get(index, 0.0) or not is_alive(ward, lane, now):
+            return
+        ward.renew_at[index] = now + lane.lease_ms / 6000
+        self._renew(ward, lane)
 
     def _renew(self, ward: Ward, lane: Held) -> None:
         if self._link is None:
@@ -164,39 +165,51 @@ def cpu_ticks(pid: int) -> int:
 
 def adopt(link: SyncLink, ward: Ward) -> int:
     """Hand back what a dead child held. Answers how many deliveries; raises what the caller may retry."""
-    _wait_until_closed(link, ward.board.clients())
-    handed = 0
+    handed, failed = 0, None
     for index, lane in enumerate(ward.lanes):
-        started = ward.board.started(index)
-        delays = [crash_delay_ms(attempt, lane.max_attempts) for attempt in range(1, DELAYS + 1)]
-        while True:
-            adopted = link.call(
-                scripts.adopt(
-                    lane.keys,
-                    lane.group,
-                    ward.owner,
-                    started,
-                    delays,
-                    alone_at=lane.max_attempts - 1,
-                    chunk=CHUNK,
-                )
-            )
-            handed += adopted.seen
-            for lost in adopted.trimmed:
-                log.error("message.trimmed stream=%s group=%s id=%s", lane.keys.stream, lane.group, lost)
-            if adopted.seen < CHUNK:
-                break
-        link.call(scripts.remove_owner(lane.keys, lane.group, ward.owner, 0))
+        try:
+            handed += _adopt_lane(link, ward, index, lane)
+        except HeadraceError as error:  # another lane's server may well be there
+            failed = failed or error
     log.warning("owner.died owner=%s pid=%d: %d deliveries handed back", ward.owner, ward.pid, handed)
+    if failed is not None:
+        raise failed
     return handed
 
 
-def _wait_until_closed(link: SyncLink, clients: list[int]) -> None:
-    """Until then an ack that the child sent may still be on its way."""
-    deadline = time.monotonic() + CLOSED_S
+def _adopt_lane(link: SyncLink, ward: Ward, index: int, lane: Held) -> int:
+    _wait_until_closed(link, ward, lane.keys.stream)
+    handed = 0
+    started = ward.board.started(index)
+    delays = [crash_delay_ms(attempt, lane.max_attempts) for attempt in range(1, DELAYS + 1)]
+    while True:
+        adopted = link.call(
+            scripts.adopt(
+                lane.keys,
+                lane.group,
+                ward.owner,
+                started,
+                delays,
+                alone_at=lane.max_attempts - 1,
+                chunk=CHUNK,
+            )
+        )
+        handed += adopted.seen
+        for lost in adopted.trimmed:
+            log.error("message.trimmed stream=%s group=%s id=%s", lane.keys.stream, lane.group, lost)
+        if adopted.seen < CHUNK:
+            break
+    link.call(scripts.remove_owner(lane.keys, lane.group, ward.owner, 0))
+    return handed
+
+
+def _wait_until_closed(link: SyncLink, ward: Ward, stream: str) -> None:
+    """Until then an ack that the child sent may still be on its way, to the server that holds the stream."""
+    deadline, clients = time.monotonic() + CLOSED_S, ward.board.clients()
+    look = commands.still_connected(clients, ward.owner).aimed(stream)
     while clients and time.monotonic() < deadline:
         try:
-            if not link.call(commands.still_connected(clients)):
+            if not link.call(look):
                 return
         except MissingRight:
             time.sleep(CLOSED_S)

@@ -29,7 +29,7 @@ from headrace.message import Delivery, Outcome, State
 from headrace.outbox import Outbox
 from headrace.reader import Reader
 from headrace.recorder import Recorder
-from headrace.redis import replies, scripts
+from headrace.redis import capabilities, replies, scripts
 from headrace.redis.calls import Call, Word
 from headrace.redis.capabilities import Capabilities
 from headrace.redis.connect import Server
@@ -48,7 +48,7 @@ class Lane:
         job: Job,
         member: Member,
         server: Server,
-        capabilities: Capabilities,
+        can: Capabilities,
         *,
         gate: Gate,
         marks: Marks,
@@ -61,8 +61,9 @@ class Lane:
         self.slots = Slots(job.slots)
         self.gate = gate
         gate.watch(self.slots)
-        self.read_link = server.link(f"headrace:{member.owner}:read")
-        self.out_link = server.link(f"headrace:{member.owner}:out")
+        self.read_link = server.link(f"headrace:{member.owner}:read", at=member.stream)
+        self.out_link = server.link(f"headrace:{member.owner}:out", at=member.stream)
+        self._endings = Endings(member, delete=_delete_mode(job, can))
         self.outbox = Outbox(
             member,
             self.out_link,
@@ -71,7 +72,7 @@ class Lane:
             marks=marks,
             freed=self._freed,
             handled_in=self._handled_in,
-            endings=Endings(member, delete=_delete_mode(job, capabilities)),
+            endings=self._endings,
         )
         self.executor = Executor(
             job,
@@ -91,7 +92,7 @@ class Lane:
             batch_wait_ms=job.settings.batch_wait_ms,
         )
         self.intake = Intake(self, job, member, self.slots, self.runners, self.outbox, self.out_link, recorder)
-        self.rescuer = Rescuer(member, recorder, native=capabilities.claim)
+        self.rescuer = Rescuer(member, recorder, native=can.claim)
         self.groups = Groups(member, self.out_link, recorder)
         self.janitor = Janitor(member, self.out_link, recorder, in_flight=lambda: len(self.slots.held))
         self.reader = Reader(
@@ -106,7 +107,8 @@ class Lane:
             accept=self.intake.accept,
             regroup=self.groups.again,
             stuck=self.intake.stuck,
-            native=capabilities.claim,
+            learn=self._learn,
+            native=can.claim,
         )
         self._warned_lease = 0
 
@@ -151,6 +153,13 @@ class Lane:
             info,
             member.fixed,
         )
+
+    async def _learn(self) -> bool:
+        """Another server may answer now: ask again what it can do. Answers whether it knows CLAIM."""
+        can = capabilities.judge(await self.read_link.pipe(capabilities.probe(self.member.keys)))
+        self._endings.delete = _delete_mode(self.job, can)
+        self.rescuer.native = can.claim
+        return can.claim
 
     # ── what the lifeline tells, on the loop ──
 
@@ -227,7 +236,7 @@ class Lane:
         self.gate.nudge()
 
 
-def _delete_mode(job: Job, capabilities: Capabilities) -> scripts.Delete:
+def _delete_mode(job: Job, can: Capabilities) -> scripts.Delete:
     if not job.settings.delete_on_ack:
         return "no"
-    return "acked" if capabilities.ackdel else "sole"
+    return "acked" if can.ackdel else "sole"

@@ -103,8 +103,8 @@ class Lifeline:
         self._failing = False
 
     @property
-    def client_id(self) -> int:
-        return self._link.client_id
+    def client_ids(self) -> list[int]:
+        return self._link.client_ids
 
     def start(self) -> None:
         self._thread.start()
@@ -129,23 +129,25 @@ class Lifeline:
                 self._tell(now)
             if self._is_stalled(now):
                 continue
-            try:
-                self._look(now)
-                self._failing = False
-            except HeadraceError as error:
-                self._report(error)
+            failed: HeadraceError | None = None
+            for strand in self._strands:
+                try:
+                    self._look(strand, now)
+                except HeadraceError as error:  # another strand's server may well be there
+                    failed = error
+                    self._report(error)
+            self._failing = failed is not None
 
-    def _look(self, now: float) -> None:
-        for strand in self._strands:
-            settings = strand.member.settings
-            due = strand.slots.renewable(now - settings.renew_ms / 1000)
-            for at in range(0, len(due), CHUNK):
-                self._renew(strand, due[at : at + CHUNK])
-            if now - self._pulse.at > self._blocked_s / 2:
-                self._renew_unseen(strand)
-            if now >= strand.stay_at:
-                self._stay(strand)
-                strand.stay_at = now + settings.renew_ms / 1000
+    def _look(self, strand: Strand, now: float) -> None:
+        settings = strand.member.settings
+        due = strand.slots.renewable(now - settings.renew_ms / 1000)
+        for at in range(0, len(due), CHUNK):
+            self._renew(strand, due[at : at + CHUNK])
+        if now - self._pulse.at > self._blocked_s / 2:
+            self._renew_unseen(strand)
+        if now >= strand.stay_at:
+            self._stay(strand)
+            strand.stay_at = now + settings.renew_ms / 1000
 
     def _renew_unseen(self, strand: Strand) -> None:
         """The loop stands still: what the server has sent and nobody has read yet is renewed by the owner's name."""

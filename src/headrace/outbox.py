@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from headrace.errors import EffectRefused, HeadraceError, Verdict, classify
+from headrace.errors import CommandRefused, EffectRefused, HeadraceError, Verdict, classify
 from headrace.marks import Marks
 from headrace.member import Member
 from headrace.message import ACK, Delivery, Outcome, State, Way
@@ -33,6 +33,7 @@ from headrace.slots import Slots
 log = logging.getLogger("headrace")
 
 PIPE_LIMIT = 200  # outcomes other than plain acks in one write
+LEARNING = 5  # tries until the reader must have learnt what a new server can do
 ACK_LIMIT = 500  # pairs in one ack script: keeps the script under a few milliseconds
 
 
@@ -133,20 +134,22 @@ class Outbox:
 
     async def run(self) -> None:
         """Send until cancelled. Raises only what nobody can help (a missing right, a wrong type)."""
-        tries = 0
+        tries, epoch = 0, 0
         while True:
             await self._work.wait()
             self._work.clear()
             await asyncio.sleep(0)  # whatever else finishes in this turn of the loop goes along
             try:
                 await self.flush()
-                tries = 0
+                tries, epoch = 0, self._link.epoch
             except HeadraceError as error:
-                if classify(error) is Verdict.FATAL:
+                # A server that took over may lack a command: the reader learns that, and the outcome goes another way.
+                elsewhere = isinstance(error, CommandRefused) and self._link.epoch != epoch and tries < LEARNING
+                if classify(error) is Verdict.FATAL and not elsewhere:
                     raise
                 if tries == 0:
                     log.warning("outcome.delayed stream=%s: %s", self._member.stream, error)
-                await asyncio.sleep(reconnect_delay_ms(tries, random.random()) / 1000)
+                await asyncio.sleep(reconnect_delay_ms(tries, random.random(), may_move=self._link.may_move) / 1000)
                 tries += 1
                 self._work.set()
 

@@ -54,11 +54,11 @@ class Producer:
     """Adds for one event loop, over one link for plain adds and one for those that wait for durability."""
 
     def __init__(self, server: Server, recorder: Recorder) -> None:
+        self._server = server
         self._link = server.link("headrace:producer")
         self._durable = server.link("headrace:producer:durable")
         self._recorder = recorder
-        self._queue: list[tuple[Addition, asyncio.Future[Added]]] = []
-        self._sender: asyncio.Task[None] | None = None
+        self._senders: dict[object, Sender] = {}  # one for each shard: one that is away holds up no other
 
     async def add(self, addition: Addition, durability: Durability = "received") -> Added:
         """Add one message. Raises Unavailable (unknown) without a key, DurabilityUnmet when not confirmed."""
@@ -73,7 +73,7 @@ class Producer:
                     raise
                 if isinstance(error, DurabilityUnmet):
                     raise
-            await asyncio.sleep(reconnect_delay_ms(tries, random.random()) / 1000)
+            await asyncio.sleep(reconnect_delay_ms(tries, random.random(), may_move=self._link.may_move) / 1000)
             tries += 1
 
     async def add_many(self, additions: Sequence[Addition]) -> list[Added]:
@@ -98,10 +98,9 @@ class Producer:
         return [result for result in results if result is not None]
 
     async def close(self) -> None:
-        if self._sender is not None:
-            self._sender.cancel()
-            await asyncio.gather(self._sender, return_exceptions=True)
-            self._sender = None
+        for sender in self._senders.values():
+            await sender.close()
+        self._senders.clear()
         await self._link.close()
         await self._durable.close()
 
@@ -110,32 +109,15 @@ class Producer:
     async def _once(self, addition: Addition, durability: Durability) -> Added:
         if durability != "received":
             return await self._confirmed(addition, durability)
-        answer: asyncio.Future[Added] = asyncio.get_running_loop().create_future()
-        self._queue.append((addition, answer))
-        if self._sender is None or self._sender.done():
-            self._sender = asyncio.get_running_loop().create_task(self._send(), name="headrace producer")
-        return await answer
-
-    async def _send(self) -> None:
-        """Send what is queued, and what is queued meanwhile, until nothing is left."""
-        while self._queue:
-            batch, self._queue = self._queue[:PIPE_LIMIT], self._queue[PIPE_LIMIT:]
-            try:
-                answers = await self._link.pipe([addition.call() for addition, _ in batch])
-            except HeadraceError as error:
-                answers = [error] * len(batch)
-            except BaseException:
-                for _, future in batch:
-                    future.cancel()
-                raise
-            for (addition, future), answer in zip(batch, answers, strict=True):
-                if future.done():
-                    continue
-                if isinstance(answer, HeadraceError):
-                    self._recorder.count("add_unknown_total", 1, stream=addition.keys.stream)
-                    future.set_exception(answer)
-                else:
-                    future.set_result(self._counted(addition, answer))
+        shard = self._server.place(addition.keys.stream)
+        sender = self._senders.get(shard)
+        if sender is None:
+            sender = self._senders[shard] = Sender(self._server.link("headrace:producer"))
+        answer = await sender.add(addition)
+        if isinstance(answer, HeadraceError):
+            self._recorder.count("add_unknown_total", 1, stream=addition.keys.stream)
+            raise answer
+        return self._counted(addition, answer)
 
     async def _confirmed(self, addition: Addition, durability: Durability) -> Added:
         """Add and wait, in one write on one connection: WAIT speaks of what that connection wrote."""
@@ -144,14 +126,14 @@ class Producer:
         if isinstance(answers[0], HeadraceError):
             raise answers[0]
         added = self._counted(addition, answers[0])
-        if answers[1] is True or (durability == "disk" and await self._always_on_disk(self._durable)):
+        if answers[1] is True or (durability == "disk" and await self._always_on_disk(self._durable, addition)):
             return added
         raise DurabilityUnmet(id=added.id, wanted="on disk" if durability == "disk" else "on a replica")
 
-    async def _always_on_disk(self, link: Link) -> bool:
+    async def _always_on_disk(self, link: Link, addition: Addition) -> bool:
         """Servers before 7.2 cannot be asked, but with appendfsync always every answer means: on disk."""
         try:
-            return await link.call(commands.appendfsync()) == "always"
+            return await link.call(commands.appendfsync().aimed(addition.keys.stream)) == "always"
         except HeadraceError:
             return False
 
@@ -159,3 +141,47 @@ class Producer:
         name = "added_total" if answer.first else "add_duplicate_total"
         self._recorder.count(name, 1, stream=addition.keys.stream)
         return Added(answer.id, answer.first)
+
+
+Answer = replies.Added | HeadraceError
+
+
+class Sender:
+    """Adds to one shard: those that come while a write is on its way go together with the next."""
+
+    def __init__(self, link: Link) -> None:
+        self._link = link
+        self._queue: list[tuple[Addition, asyncio.Future[Answer]]] = []
+        self._task: asyncio.Task[None] | None = None
+
+    async def add(self, addition: Addition) -> Answer:
+        """The server's answer, or the error in its place."""
+        answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        self._queue.append((addition, answer))
+        if self._task is None or self._task.done():
+            self._task = asyncio.get_running_loop().create_task(self._send(), name="headrace producer")
+        return await answer
+
+    async def close(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+            self._task = None
+        await self._link.close()
+
+    async def _send(self) -> None:
+        """Send what is queued, and what is queued meanwhile, until nothing is left."""
+        while self._queue:
+            batch, self._queue = self._queue[:PIPE_LIMIT], self._queue[PIPE_LIMIT:]
+            answers: list[Answer]
+            try:
+                answers = await self._link.pipe([addition.call() for addition, _ in batch])
+            except HeadraceError as error:
+                answers = [error] * len(batch)
+            except BaseException:
+                for _, future in batch:
+                    future.cancel()
+                raise
+            for (_, future), answer in zip(batch, answers, strict=True):
+                if not future.done():
+                    future.set_result(answer)

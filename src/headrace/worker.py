@@ -62,7 +62,7 @@ class Worker:
         self._board = board
         self._gate = Gate()
         self._pulse: Pulse | None = None
-        self._lifeline: Lifeline | None = None
+        self._lifelines: list[Lifeline] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self._failed: asyncio.Future[None] | None = None
         self._stopped = False
@@ -108,7 +108,7 @@ class Worker:
             self._gate.forget()
             if classify(error) is not Verdict.RETRY:
                 raise
-            wait_ms = reconnect_delay_ms(tries, random.random())
+            wait_ms = reconnect_delay_ms(tries, random.random(), may_move=self._server.route.moves)
             log.warning("worker.waits owner=%s: %s; again in %d ms", self.owner, error, wait_ms)
             await asyncio.sleep(wait_ms / 1000)
             return False
@@ -124,7 +124,7 @@ class Worker:
                 check_agreed(partitions, [await link.call(call) for call in agreeing(partitions)])
             for index, job in enumerate(self._jobs):
                 member = Member(keys_of(job.stream), job.group, self.owner, job.settings, self._fixed)
-                if self.capabilities is None:
+                if self.capabilities is None or self._server.route.spreads:
                     self.capabilities = await _probe(link, member)
                 lane = Lane(
                     job,
@@ -166,24 +166,30 @@ class Worker:
         board = self._board
         self._pulse = Pulse(lease_s / 12, None if board is None else board.stamp_loop)
         self._pulse.start()
-        self._lifeline = Lifeline(
-            self._server,
-            self.owner,
-            [lane.strand(self._fail) for lane in self.lanes],
-            self._pulse,
-            self._recorder,
-            tell=None if board is None else self._stamp,
-        )
+        shards: dict[object, list[Lane]] = {}
+        for lane in self.lanes:  # a shard that is away must not hold up the renewals at another one
+            shards.setdefault(self._server.place(lane.stream), []).append(lane)
+        self._lifelines = [
+            Lifeline(
+                self._server,
+                self.owner,
+                [lane.strand(self._fail) for lane in lanes],
+                self._pulse,
+                self._recorder,
+                tell=None if board is None else self._stamp,
+            )
+            for lanes in shards.values()
+        ]
         if board is not None:
             self._stamp(time.monotonic())
-        self._lifeline.start()
+        for lifeline in self._lifelines:
+            lifeline.start()
 
     def _stamp(self, now: float) -> None:
         """From the lifeline's thread: this process runs, and these are its connections."""
         assert self._board is not None
         ids = [client_id for lane in self.lanes for client_id in lane.client_ids()]
-        if self._lifeline is not None and self._lifeline.client_id:
-            ids.append(self._lifeline.client_id)
+        ids += [client_id for lifeline in self._lifelines for client_id in lifeline.client_ids]
         self._board.tell_clients(ids)
         self._board.stamp_thread(now)
 
@@ -241,7 +247,8 @@ class Worker:
 
     async def _unblock(self, lane: Lane) -> None:
         """End a blocked read and let its answer be taken: what it brought is released."""
-        if lane.reader.blocked and lane.read_link.client_id:
+        # While the stream moves the two links may be at two servers, and the number is somebody else's at the other.
+        if lane.reader.blocked and lane.read_link.client_id and lane.read_link.node == lane.out_link.node:
             try:
                 await lane.out_link.call(commands.unblock(lane.read_link.client_id))
             except HeadraceError:
@@ -278,8 +285,8 @@ class Worker:
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        if self._lifeline is not None:
-            await self._lifeline.stop()
+        for lifeline in self._lifelines:
+            await lifeline.stop()
         if self._pulse is not None:
             self._pulse.stop()
         for lane in self.lanes:

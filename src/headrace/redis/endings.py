@@ -20,14 +20,14 @@ from headrace.redis.calls import Call, Word
 class Endings:
     def __init__(self, member: Member, *, delete: scripts.Delete = "no") -> None:
         self._member = member
-        self._delete = delete
+        self.delete = delete
 
     def acks(self, batch: Sequence[Delivery[Any]]) -> Call[list[Word]]:
         """Plain acks, many in one call."""
         member = self._member
         if member.settings.once_ms is None:
             pairs = [(delivery.raw_id, delivery.attempt) for delivery in batch]
-            return scripts.ack(member.keys, member.group, member.owner, pairs, delete=self._delete)
+            return scripts.ack(member.keys, member.group, member.owner, pairs, delete=self.delete)
         finished = [(delivery.raw_id, delivery.attempt, delivery.once_key, b"") for delivery in batch]
         return self._done(finished, member.settings.once_ms)
 
@@ -104,9 +104,9 @@ class Endings:
             delivery.attempt,
             outcome.effects,
             once=once,
-            delete=self._delete,
+            delete=self.delete,
         )
 
     def _done(self, finished: Sequence[tuple[bytes, int, str, bytes]], once_ms: int) -> Call[list[Word]]:
         member = self._member
-        return scripts.done(member.keys, member.group, member.owner, finished, once_ms, delete=self._delete)
+        return scripts.done(member.keys, member.group, member.owner, finished, once_ms, delete=self.delete)

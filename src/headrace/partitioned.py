@@ -16,7 +16,7 @@ from headrace.deadletters import DeadLetter, Replayed
 from headrace.errors import ConfigError, WrongType
 from headrace.names import check_group, keys_of
 from headrace.partitions import Partitions
-from headrace.producer import Added, Durability
+from headrace.producer import Added, Addition, Durability
 from headrace.redis import commands, scripts
 from headrace.redis.calls import Call
 from headrace.stream import Stream
@@ -93,8 +93,8 @@ class PartitionedStream(Generic[T]):
         additions = []
         for at, payload in enumerate(items):
             key = None if keys is None else keys[at]
-            part = self._part(key, None if partition_keys is None else partition_keys[at])
-            additions.append(part.addition(payload, key, window, None, None))
+            by = None if partition_keys is None else partition_keys[at]
+            additions.append(self._part(key, by).addition(payload, key, window))
         return await self._app.producer.add_many(additions)
 
     def add_sync(
@@ -110,6 +110,10 @@ class PartitionedStream(Generic[T]):
             check_agreed(self.partitions, [self._app.sync_call(call) for call in agreeing(self.partitions)])
             self._agreed = True
         return self._part(key, partition_key).add_sync(payload, key=key, headers=headers)
+
+    def addition(self, payload: T, key: str | None = None, *, headers: Mapping[str, str] | None = None) -> Addition:
+        """A message ready to be sent to its partition."""
+        return self._part(key, None).addition(payload, key, headers=headers)
 
     def _part(self, key: str | None, partition_key: str | None) -> Stream[T]:
         by = partition_key if partition_key is not None else key

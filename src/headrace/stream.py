@@ -62,23 +62,22 @@ class Stream(Generic[T]):
         if keys is not None and len(keys) != len(items):
             raise ConfigError(f"{len(items)} payloads and {len(keys)} keys: give one key for each payload, or none")
         additions = [
-            self.addition(payload, None if keys is None else keys[at], window, None, None)
-            for at, payload in enumerate(items)
+            self.addition(payload, None if keys is None else keys[at], window) for at, payload in enumerate(items)
         ]
         return await self._app.producer.add_many(additions)
 
     def add_sync(self, payload: T, *, key: str | None = None, headers: Mapping[str, str] | None = None) -> Added:
         """The same as add() for code without an event loop: plain ``def`` handlers, scripts."""
-        answer = self._app.sync_call(self.addition(payload, key, None, headers, None).call())
+        answer = self._app.sync_call(self.addition(payload, key, headers=headers).call())
         return Added(answer.id, answer.first)
 
     def addition(
         self,
         payload: T,
-        key: str | None,
-        window: float | str | None,
-        headers: Mapping[str, str] | None,
-        traceparent: str | None,
+        key: str | None = None,
+        window: float | str | None = None,
+        headers: Mapping[str, str] | None = None,
+        traceparent: str | None = None,
     ) -> Addition:
         """A message ready to be sent."""
         own = own_fields(key=key, headers=headers, traceparent=traceparent)

@@ -105,7 +105,7 @@ def test_a_remote_client_reads_a_stream_and_writes_another_exactly_once(
 
 
 def pipeline(remote: str, server: Server, folder: Path, log: Path, *words: str) -> Child:
-    program = [sys.executable, "-c", "from headrace.cli.pipeline import program; program()"]
+    program = [sys.executable, "-m", "headrace.cli", "pipeline"]
     words = ("run", str(ROOT / "examples" / "payments" / "payments.toml"), "--remote", remote, "--json", *words)
     return Child([*program, *words, "--folder", str(folder)], log, spark_env(HEADRACE_URL=server.url))
 

@@ -160,6 +160,10 @@ class Keys:
         """String: completion marker of one key in one group (SPEC 34)."""
         return f"{self.prefix}{OWN_MARK}once:{len(group.encode())}:{group}:{key}"
 
+    def batch_mark(self, group: str, token: str) -> str:
+        """String: the last batch that a Spark query has claimed in one group, and its last page."""
+        return f"{self.prefix}{OWN_MARK}batch:{len(group.encode())}:{group}:{token}"
+
     def added(self, key: str) -> str:
         """String: id under which one idempotency key was added (SPEC 35)."""
         return f"{self.prefix}{OWN_MARK}added:{key}"
@@ -179,6 +183,11 @@ def keys_of(stream: str) -> Keys:
 def partition_name(stream: str, number: int) -> str:
     """The stream that is one partition of another. Without a tag, so that each has a slot of its own."""
     return f"{stream}:part:{number}"
+
+
+def claim_key(space: str, key: str) -> str:
+    """String: who holds one key of a deduplicating pipeline. In no stream's slot: a claim stands for itself."""
+    return f"{space}{OWN_MARK}claim:{key}"
 
 
 # ── slots ────────────────────────────────────────────────────────────────────────────────────────────

@@ -97,6 +97,22 @@ class Due(NamedTuple):
         return cls(taken, _texts(trimmed), _ms(next_ms), dropped, vanished == 1)
 
 
+class TakenBatch(NamedTuple):
+    """One page of a batch for Spark in one stream."""
+
+    before: bool  # claimed earlier: nothing was taken now
+    taken: int
+    new: int  # of those taken
+    last_id: str  # the group's; known where nothing was taken, as are the two below
+    next_ms: int | None  # until something is due
+    alone: bool  # something that must run alone is due
+
+    @classmethod
+    def of(cls, reply: list[Any]) -> TakenBatch:
+        word, taken, new, last_id, next_ms, alone = reply
+        return cls(word == b"before", taken, new, text(last_id), _ms(next_ms), alone == 1)
+
+
 class Look(NamedTuple):
     """How long until something is due; 0 now, None nothing waits."""
 

@@ -43,6 +43,7 @@ from headrace.message import Delivery, SyncDelivery
 from headrace.policy import Backoff
 from headrace.producer import Added
 from headrace.recorder import CountingRecorder, Recorder
+from headrace.recovery import InPlace, Requeue
 from headrace.stream import Stream
 from headrace.worker import Worker
 
@@ -68,12 +69,14 @@ __all__ = [
     "FieldsCodec",
     "HandlerRefused",
     "HeadraceError",
+    "InPlace",
     "MissingRight",
     "NameRefused",
     "OwnerTaken",
     "PayloadTooLarge",
     "Recorder",
     "Release",
+    "Requeue",
     "Retry",
     "ServerError",
     "ServerRefused",

@@ -44,6 +44,7 @@ from headrace.partitioned import PartitionedStream
 from headrace.policy import Backoff
 from headrace.producer import Added
 from headrace.recorder import CountingRecorder, Recorder
+from headrace.recovery import InPlace, Requeue
 from headrace.stream import Stream
 from headrace.worker import Worker
 
@@ -69,6 +70,7 @@ __all__ = [
     "FieldsCodec",
     "HandlerRefused",
     "HeadraceError",
+    "InPlace",
     "MissingRight",
     "NameRefused",
     "OwnerTaken",
@@ -76,6 +78,7 @@ __all__ = [
     "PayloadTooLarge",
     "Recorder",
     "Release",
+    "Requeue",
     "Retry",
     "ServerError",
     "ServerRefused",

@@ -48,6 +48,7 @@ class Strand:
     lease: Callable[[int], None]  # told the group's longest lease
     failed: Callable[[BaseException], None]
     join: Call[replies.Joined]  # enters the owner again when its entry vanished
+    renew: Callable[[Sequence[tuple[bytes, int]]], Call[list[Word]]]  # keeps deliveries given as (id, count) alive
     stay_at: float = 0.0
 
 
@@ -160,9 +161,9 @@ class Lifeline:
 
     def _renew(self, strand: Strand, chunk: list[Delivery[Any]]) -> None:
         member = strand.member
-        pairs = [(held.raw_id, held.attempt) for held in chunk]
+        pairs = [(held.raw_id, held.count) for held in chunk]
         begun = time.monotonic()
-        words = self._link.call(scripts.renew(member.keys, member.group, member.owner, pairs))
+        words = self._link.call(strand.renew(pairs))
         renewed = 0
         for held, word in zip(chunk, words, strict=True):
             if word.kind == "ok":

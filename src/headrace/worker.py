@@ -11,6 +11,7 @@ worker: :meth:`Worker.wait` raises its error.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import random
 import time
@@ -21,6 +22,7 @@ from typing import Any, Self
 from headrace.board import Board
 from headrace.errors import HeadraceError, Verdict, WrongType, classify
 from headrace.gate import Gate
+from headrace.hints import Hints
 from headrace.job import Job
 from headrace.lane import Lane
 from headrace.lifeline import Lifeline, Pulse
@@ -63,6 +65,7 @@ class Worker:
         self._gate = Gate()
         self._pulse: Pulse | None = None
         self._lifelines: list[Lifeline] = []
+        self._hints: Hints | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._failed: asyncio.Future[None] | None = None
         self._stopped = False
@@ -92,6 +95,7 @@ class Worker:
         while not await self._opened(tries):
             tries += 1
         self._start_lifeline()
+        self._start_hints()
         for lane in self.lanes:
             for loop in lane.loops():
                 self._watch(loop, f"loop of {lane.stream}")
@@ -184,6 +188,21 @@ class Worker:
             self._stamp(time.monotonic())
         for lifeline in self._lifelines:
             lifeline.start()
+
+    def _start_hints(self) -> None:
+        """Listen to what the server says, for the lanes that can use it."""
+        engines = [lane.engine for lane in self.lanes if lane.engine.wants_hints]
+        if not engines:
+            return
+        loop = asyncio.get_running_loop()
+
+        def expired(key: str) -> None:
+            for engine in engines:
+                with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is left to be told
+                    loop.call_soon_threadsafe(engine.hint, key)
+
+        self._hints = Hints(self._server, self.owner, expired)
+        self._hints.start()
 
     def _stamp(self, now: float) -> None:
         """From the lifeline's thread: this process runs, and these are its connections."""
@@ -287,6 +306,8 @@ class Worker:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         for lifeline in self._lifelines:
             await lifeline.stop()
+        if self._hints is not None:
+            await asyncio.to_thread(self._hints.stop)
         if self._pulse is not None:
             self._pulse.stop()
         for lane in self.lanes:

@@ -145,6 +145,35 @@ class Replayed(NamedTuple):
         return cls(kind, id_)  # type: ignore[arg-type]  # replay.lua says no other
 
 
+class Move(NamedTuple):
+    """What became of one message that was to be requeued."""
+
+    kind: Literal["requeued", "buried", "alive", "fresh", "gone", "trimmed", "kept", "taken"]
+    id: str = ""  # of the copy or the dead letter
+    holder: str = ""
+    count: int = 0  # type: ignore[assignment]  # tuple.count is nobody's word here
+
+    @classmethod
+    def of(cls, raw: bytes) -> Move:
+        kind, _, rest = text(raw).partition(" ")
+        if kind == "taken":
+            holder, _, count = rest.rpartition(" ")
+            return cls("taken", holder=holder, count=int(count))
+        return cls(kind, rest)  # type: ignore[arg-type]  # requeue.lua says no other
+
+
+class Moves(NamedTuple):
+    late: bool  # came after its deadline and did nothing
+    server_ms: int
+    moves: list[Move]
+
+    @classmethod
+    def of(cls, reply: list[Any]) -> Moves:
+        if reply[0] == b"late":
+            return cls(True, 0, [])
+        return cls(False, reply[0], [Move.of(raw) for raw in reply[1:]])
+
+
 class Removal(NamedTuple):
     kind: Literal["removed", "gone", "fresh", "pending"]
     number: int = 0  # fresh: idle for so many ms; pending: holds so many

@@ -110,7 +110,8 @@ SOURCE_OPTIONS: Final = OptionTable(
     "the redis-streams source",
     (
         *SERVER_OPTIONS,
-        Option("streams", "the streams to read, separated by commas; a partitioned one means all its partitions", _as_streams, None, ("subscribe",)),
+        Option("streams", "the streams to read, separated by commas; a partitioned one means all its partitions",
+               _as_streams, None, ("subscribe",)),
         Option("streamsPattern", "a glob instead, as `orders:*`; keys that appear later are read from their beginning",
                as_text, None, ("subscribePattern",)),
         Option("patternInterval", "how often the pattern is looked up", as_ms, "10s"),

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import redis
+import redis.cluster
 
 from headrace.redis.topology import slot_of
 from tests.support.binaries import find
@@ -136,6 +137,11 @@ class Topology:
     key: str
     folder: Path
     members: list[Member] = field(default_factory=list)
+    _client: Any = field(default=None, repr=False)
+
+    @property
+    def alive(self) -> bool:
+        return all(member.alive for member in self.members)
 
     def add(self, lines: Sequence[str], *, sentinel: bool = False, port: int = 0) -> Member:
         port = port or free_port()
@@ -147,6 +153,8 @@ class Topology:
         return member
 
     def stop(self) -> None:
+        if self._client is not None:
+            self._client.close()
         for member in self.members:
             member.stop()
         shutil.rmtree(self.folder, ignore_errors=True)
@@ -175,6 +183,19 @@ class Cluster(Topology):
     @property
     def url(self) -> str:
         return "redis+cluster://" + ",".join(member.address for member in self.members)
+
+    def sync(self) -> Any:
+        """A plain client of redis-py for looking at all of it."""
+        if self._client is None:
+            nodes = [redis.cluster.ClusterNode(LOOPBACK, one.port) for one in self.members]  # type: ignore[no-untyped-call]
+            self._client = redis.RedisCluster(startup_nodes=nodes)
+        return self._client
+
+    def flush(self) -> None:
+        """Delete every key."""
+        for member in self.members:
+            if member.info("replication")["role"] == "master":
+                member.ask("FLUSHALL")
 
     def member_of(self, key: str) -> Member:
         """The master that serves a key now, as a majority of those alive says."""
@@ -280,6 +301,13 @@ class Sentinels(Topology):
     @property
     def url(self) -> str:
         return f"redis+sentinel://{','.join(one.address for one in self.watchers)}/{SERVICE}/0"
+
+    def sync(self) -> Any:
+        """A plain client for looking at the primary of this moment."""
+        return self.primary.sync()
+
+    def flush(self) -> None:
+        self.primary.ask("FLUSHALL")
 
     @property
     def primary(self) -> Member:

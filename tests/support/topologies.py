@@ -22,6 +22,8 @@ from typing import Any
 
 import redis
 import redis.cluster
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 
 from headrace.redis.topology import slot_of
 from tests.support.binaries import find
@@ -62,6 +64,7 @@ class Member:
     port: int
     lines: list[str]
     sentinel: bool = False
+    paused: bool = False
     process: subprocess.Popen[bytes] | None = None
     _client: redis.Redis | None = field(default=None, repr=False)
 
@@ -95,7 +98,8 @@ class Member:
     def sync(self) -> redis.Redis:
         """A plain client for looking at it."""
         if self._client is None:
-            self._client = redis.Redis(host=LOOPBACK, port=self.port, socket_timeout=5)
+            retry = Retry(NoBackoff(), 0)  # whoever asks decides whether to ask again
+            self._client = redis.Redis(host=LOOPBACK, port=self.port, socket_timeout=5, retry=retry)
         return self._client
 
     def ask(self, *words: str | int) -> Any:
@@ -107,7 +111,7 @@ class Member:
     def answers(self) -> bool:
         try:
             return bool(self.sync().ping())
-        except redis.ConnectionError:
+        except (redis.ConnectionError, redis.TimeoutError):
             return False
 
     def kill(self) -> None:
@@ -117,10 +121,12 @@ class Member:
         self.process.wait(10)
 
     def pause(self) -> None:
+        self.paused = True
         os.kill(self.pid, signal.SIGSTOP)
 
     def cont(self) -> None:
         os.kill(self.pid, signal.SIGCONT)
+        self.paused = False
 
     def stop(self) -> None:
         if self._client is not None:
@@ -201,13 +207,15 @@ class Cluster(Topology):
         """The master that serves a key now, as a majority of those alive says."""
         slot = slot_of(key)
         for asked in self.members:
+            if asked.paused or not asked.alive:
+                continue
             try:
                 rows = asked.ask("CLUSTER", "SLOTS")
             except redis.RedisError:
                 continue
             port = _master_port(rows, slot)
             found = next((member for member in self.members if member.port == port), None)
-            if found is not None and found.alive and found.info("replication")["role"] == "master":
+            if found is not None and found.alive and not found.paused and found.info("replication")["role"] == "master":
                 return found
         raise LookupError(f"nobody serves slot {slot}")
 

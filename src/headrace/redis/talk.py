@@ -20,12 +20,13 @@ from typing import Any, Final, NamedTuple, Protocol
 import hiredis
 from redis.exceptions import NoScriptError, ReadOnlyError, TryAgainError
 
-from headrace.errors import HeadraceError
+from headrace.errors import HeadraceError, Unavailable
 from headrace.redis.calls import Call, Wire
 from headrace.redis.topology import Node, redirection
 
 pack: Callable[[tuple[Wire, ...]], bytes] = hiredis.pack_command  # type: ignore[assignment]  # its stub says 1-tuple
 ASKING: Final = pack(("ASKING",))
+NOWHERE: Final = Node("", 0)
 TURNS: Final = 12  # how often a call is sent before its redirection is given back as an error
 PAUSE_S: Final = (0.0, 0.005, 0.01, 0.02, 0.05)  # before each next turn of what the server could not do just now
 
@@ -103,10 +104,10 @@ def talk(calls: Sequence[Call[Any]], route: Route, at: str = "") -> Generator[St
         answers = (yield sends) if sends else []
         left = talked.again(sends, answers)
         if not left:
-            break
-        if talked.slow:
+            return talked.replies
+        if talked.slow or turn > 1:
             yield Pause(PAUSE_S[min(turn, len(PAUSE_S) - 1)])
-    return talked.replies
+    return talked.given_up(left)
 
 
 class _Talk:
@@ -118,7 +119,7 @@ class _Talk:
         self._leaders = units(calls) if route.moves else list(range(len(calls)))
         self._keys = self._unit_keys() if route.spreads and not at else dict.fromkeys(self._leaders, at)
         self._asked: dict[int, Node] = {}  # calls that belong to the node their slot is moving to
-        self._unloaded: set[int] = set()  # calls whose script the server did not know
+        self._unloaded: set[tuple[int, Node]] = set()  # calls whose script a server did not know
         self._failed: dict[int, Node] = {}  # calls that could not be sent, and where to
         self.replies: list[Any] = [None] * len(calls)
         self.slow = False  # the server asks for a moment
@@ -154,7 +155,7 @@ class _Talk:
                 continue  # nobody has taken over from it yet: what failed is the answer
             send = sends.setdefault(node, Send(node, [], [], passing=index in self._asked))
             script = call.script
-            if index in self._unloaded and script is not None and (node, script.sha) not in loading:
+            if (index, node) in self._unloaded and script is not None and (node, script.sha) not in loading:
                 loading.add((node, script.sha))
                 send.add(pack(("SCRIPT", "LOAD", script.text)))
             if index in self._asked and self._asks(index):
@@ -180,6 +181,14 @@ class _Talk:
         leaders = {self._leaders[index] for index in again}
         return [index for index, leader in enumerate(self._leaders) if leader in leaders]
 
+    def given_up(self, left: Sequence[int]) -> list[Any]:
+        """The replies, with an outage in the place of redirections that lead nowhere: a slot that is half moved."""
+        for index in left:
+            if redirection(self.replies[index], NOWHERE) is not None:
+                moving = f"the slot is being moved, and after {TURNS} tries it is neither here nor there"
+                self.replies[index] = Failed(Unavailable(f"{moving}: nothing was done; try again"), sent=False)
+        return self.replies
+
     def _unanswered(self, send: Send, answer: Failed) -> list[int]:
         self._route.lost(send.node)
         calls = [index for index in send.of if index >= 0]
@@ -191,8 +200,8 @@ class _Talk:
     def _goes_again(self, index: int, reply: Exception, node: Node) -> bool:
         """Whether an error reply means: not executed, but it can be."""
         if isinstance(reply, NoScriptError):
-            first = index not in self._unloaded
-            self._unloaded.add(index)
+            first = (index, node) not in self._unloaded
+            self._unloaded.add((index, node))
             return first
         if not self._route.moves:
             return False

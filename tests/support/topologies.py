@@ -318,10 +318,16 @@ class Sentinels(Topology):
         self.primary.ask("FLUSHALL")
 
     @property
+    def hurt(self) -> bool:
+        """Whether a member has died, was paused, or has changed its role since the start."""
+        whole = self.alive and not any(member.paused for member in self.members)
+        return not (whole and self.primary is self.data[0])
+
+    @property
     def primary(self) -> Member:
         """The primary now, as the first sentinel that answers says."""
         for watcher in self.watchers:
-            if watcher.alive:
+            if watcher.alive and not watcher.paused:
                 _, port = watcher.ask("SENTINEL", "GET-MASTER-ADDR-BY-NAME", SERVICE)
                 return next(one for one in self.data if one.port == int(port))
         raise LookupError("no sentinel is alive")
@@ -350,6 +356,8 @@ def start_sentinels(
     replica_key: str = "",
     sentinels: int = 3,
     data_lines: Sequence[str] = (),
+    primary_lines: Sequence[str] = (),
+    replica_lines: Sequence[str] = (),
     sentinel_lines: Sequence[str] = (),
 ) -> Sentinels:
     """A primary with one replica (of another version, if `replica_key` says so) and three sentinels."""
@@ -358,8 +366,8 @@ def start_sentinels(
             raise ServerMissing(wanted)
     found = Sentinels(key, Path(tempfile.mkdtemp(prefix="headrace-sentinel-")))
     try:
-        primary = found.add([*_DATA, *data_lines])
-        replica = found.add([*_DATA, *data_lines, f"replicaof {LOOPBACK} {primary.port}"])
+        primary = found.add([*_DATA, *data_lines, *primary_lines])
+        replica = found.add([*_DATA, *data_lines, *replica_lines, f"replicaof {LOOPBACK} {primary.port}"])
         replica.key = replica_key or key
         found.data = [primary, replica]
         ids = [(secrets.token_hex(20), free_port()) for _ in range(sentinels)]

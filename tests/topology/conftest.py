@@ -39,8 +39,14 @@ class Kept:
         return self._running[key]
 
     def mend(self) -> None:
-        """After a test: what was killed or paused runs again, is in step, and is empty."""
-        for topology in self._running.values():
+        """After a test: what was killed or paused runs again, is in step, and is empty.
+
+        Sentinels take ten seconds to look at a server that is back: they are started anew.
+        """
+        for key, topology in list(self._running.items()):
+            if isinstance(topology, Sentinels) and topology.hurt:
+                self._running.pop(key).stop()
+                continue
             for member in topology.members:
                 if not member.alive:
                     member.start()

@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from headrace.errors import CommandRefused, EffectRefused, HeadraceError, Verdict, classify
+from headrace.errors import CommandRefused, EffectRefused, HeadraceError, MissingRight, Verdict, classify
 from headrace.marks import Marks
 from headrace.member import Member
 from headrace.message import ACK, Delivery, Outcome, State, Way
@@ -143,9 +143,9 @@ class Outbox:
                 await self.flush()
                 tries, epoch = 0, self._link.epoch
             except HeadraceError as error:
-                # A server that took over may lack a command: the reader learns that, and the outcome goes another way.
-                elsewhere = isinstance(error, CommandRefused) and self._link.epoch != epoch and tries < LEARNING
-                if classify(error) is Verdict.FATAL and not elsewhere:
+                # A server that took over may lack a command or a right: the reader learns it, and another way is gone.
+                other = isinstance(error, (CommandRefused, MissingRight)) and self._link.epoch != epoch
+                if classify(error) is Verdict.FATAL and not (other and tries < LEARNING):
                     raise
                 if tries == 0:
                     log.warning("outcome.delayed stream=%s: %s", self._member.stream, error)

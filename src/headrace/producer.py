@@ -51,14 +51,14 @@ class Addition:
 
 
 class Producer:
-    """Adds for one event loop, over one link for plain adds and one for those that wait for durability."""
+    """Adds for one event loop, over one link for plain adds, one for many at once and one for those that wait."""
 
     def __init__(self, server: Server, recorder: Recorder) -> None:
         self._server = server
-        self._link = server.link("headrace:producer")
-        self._durable = server.link("headrace:producer:durable")
         self._recorder = recorder
-        self._senders: dict[object, Sender] = {}  # one for each shard: one that is away holds up no other
+        # One of each for every shard of a cluster: one that is away holds up no other.
+        self._senders: dict[object, Sender] = {}
+        self._links: dict[tuple[object, str], Link] = {}
 
     async def add(self, addition: Addition, durability: Durability = "received") -> Added:
         """Add one message. Raises Unavailable (unknown) without a key, DurabilityUnmet when not confirmed."""
@@ -73,7 +73,7 @@ class Producer:
                     raise
                 if isinstance(error, DurabilityUnmet):
                     raise
-            await asyncio.sleep(reconnect_delay_ms(tries, random.random(), may_move=self._link.may_move) / 1000)
+            await asyncio.sleep(reconnect_delay_ms(tries, random.random(), may_move=self._server.route.moves) / 1000)
             tries += 1
 
     async def add_many(self, additions: Sequence[Addition]) -> list[Added]:
@@ -82,7 +82,8 @@ class Producer:
         for at in range(0, len(additions), PIPE_LIMIT):
             chunk = additions[at : at + PIPE_LIMIT]
             try:
-                answers = await self._link.pipe([addition.call() for addition in chunk])
+                link = self._link_to(chunk[0], "many")
+                answers = await link.pipe([addition.call() for addition in chunk])
             except Unavailable as error:
                 results += [None] * (len(additions) - len(results))
                 raise AddUnknown(results=results) from error
@@ -101,10 +102,18 @@ class Producer:
         for sender in self._senders.values():
             await sender.close()
         self._senders.clear()
-        await self._link.close()
-        await self._durable.close()
+        for link in self._links.values():
+            await link.close()
+        self._links.clear()
 
     # ── one try ──
+
+    def _link_to(self, addition: Addition, kind: str) -> Link:
+        shard = (self._server.place(addition.keys.stream), kind)
+        link = self._links.get(shard)
+        if link is None:
+            link = self._links[shard] = self._server.link(f"headrace:producer:{kind}")
+        return link
 
     async def _once(self, addition: Addition, durability: Durability) -> Added:
         if durability != "received":
@@ -122,11 +131,12 @@ class Producer:
     async def _confirmed(self, addition: Addition, durability: Durability) -> Added:
         """Add and wait, in one write on one connection: WAIT speaks of what that connection wrote."""
         confirm = commands.on_disk(CONFIRM_MS) if durability == "disk" else commands.replicated(CONFIRM_MS)
-        answers = await self._durable.pipe([addition.call(), confirm], wait_ms=CONFIRM_MS)
+        link = self._link_to(addition, "durable")
+        answers = await link.pipe([addition.call(), confirm], wait_ms=CONFIRM_MS)
         if isinstance(answers[0], HeadraceError):
             raise answers[0]
         added = self._counted(addition, answers[0])
-        if answers[1] is True or (durability == "disk" and await self._always_on_disk(self._durable, addition)):
+        if answers[1] is True or (durability == "disk" and await self._always_on_disk(link, addition)):
             return added
         raise DurabilityUnmet(id=added.id, wanted="on disk" if durability == "disk" else "on a replica")
 

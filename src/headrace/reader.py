@@ -146,7 +146,7 @@ class Reader:
                 tries = 0
             except NoGroup:
                 self._groupless = True
-            except CommandRefused:
+            except (CommandRefused, MissingRight):
                 if self._learnt == self._link.epoch:
                     raise
                 # Another server answered than the one that was asked what it can do: ask that one.

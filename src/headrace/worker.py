@@ -11,7 +11,6 @@ worker: :meth:`Worker.wait` raises its error.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import random
 import time
@@ -194,12 +193,10 @@ class Worker:
         engines = [lane.engine for lane in self.lanes if lane.engine.wants_hints]
         if not engines:
             return
-        loop = asyncio.get_running_loop()
 
         def expired(key: str) -> None:
             for engine in engines:
-                with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is left to be told
-                    loop.call_soon_threadsafe(engine.hint, key)
+                engine.hint(key)
 
         self._hints = Hints(self._server, self.owner, expired)
         self._hints.start()
@@ -307,7 +304,7 @@ class Worker:
         for lifeline in self._lifelines:
             await lifeline.stop()
         if self._hints is not None:
-            await asyncio.to_thread(self._hints.stop)
+            await self._hints.stop()
         if self._pulse is not None:
             self._pulse.stop()
         for lane in self.lanes:

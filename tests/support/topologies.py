@@ -21,6 +21,9 @@ from pathlib import Path
 from typing import Any
 
 import redis
+import redis.cluster
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 
 from headrace.redis.topology import slot_of
 from tests.support.binaries import find
@@ -61,6 +64,7 @@ class Member:
     port: int
     lines: list[str]
     sentinel: bool = False
+    paused: bool = False
     process: subprocess.Popen[bytes] | None = None
     _client: redis.Redis | None = field(default=None, repr=False)
 
@@ -94,7 +98,8 @@ class Member:
     def sync(self) -> redis.Redis:
         """A plain client for looking at it."""
         if self._client is None:
-            self._client = redis.Redis(host=LOOPBACK, port=self.port, socket_timeout=5)
+            retry = Retry(NoBackoff(), 0)  # whoever asks decides whether to ask again
+            self._client = redis.Redis(host=LOOPBACK, port=self.port, socket_timeout=5, retry=retry)
         return self._client
 
     def ask(self, *words: str | int) -> Any:
@@ -106,7 +111,7 @@ class Member:
     def answers(self) -> bool:
         try:
             return bool(self.sync().ping())
-        except redis.ConnectionError:
+        except (redis.ConnectionError, redis.TimeoutError):
             return False
 
     def kill(self) -> None:
@@ -116,10 +121,12 @@ class Member:
         self.process.wait(10)
 
     def pause(self) -> None:
+        self.paused = True
         os.kill(self.pid, signal.SIGSTOP)
 
     def cont(self) -> None:
         os.kill(self.pid, signal.SIGCONT)
+        self.paused = False
 
     def stop(self) -> None:
         if self._client is not None:
@@ -136,6 +143,11 @@ class Topology:
     key: str
     folder: Path
     members: list[Member] = field(default_factory=list)
+    _client: Any = field(default=None, repr=False)
+
+    @property
+    def alive(self) -> bool:
+        return all(member.alive for member in self.members)
 
     def add(self, lines: Sequence[str], *, sentinel: bool = False, port: int = 0) -> Member:
         port = port or free_port()
@@ -147,6 +159,8 @@ class Topology:
         return member
 
     def stop(self) -> None:
+        if self._client is not None:
+            self._client.close()
         for member in self.members:
             member.stop()
         shutil.rmtree(self.folder, ignore_errors=True)
@@ -176,17 +190,32 @@ class Cluster(Topology):
     def url(self) -> str:
         return "redis+cluster://" + ",".join(member.address for member in self.members)
 
+    def sync(self) -> Any:
+        """A plain client of redis-py for looking at all of it."""
+        if self._client is None:
+            nodes = [redis.cluster.ClusterNode(LOOPBACK, one.port) for one in self.members]  # type: ignore[no-untyped-call]
+            self._client = redis.RedisCluster(startup_nodes=nodes)
+        return self._client
+
+    def flush(self) -> None:
+        """Delete every key."""
+        for member in self.members:
+            if member.info("replication")["role"] == "master":
+                member.ask("FLUSHALL")
+
     def member_of(self, key: str) -> Member:
         """The master that serves a key now, as a majority of those alive says."""
         slot = slot_of(key)
         for asked in self.members:
+            if asked.paused or not asked.alive:
+                continue
             try:
                 rows = asked.ask("CLUSTER", "SLOTS")
             except redis.RedisError:
                 continue
             port = _master_port(rows, slot)
             found = next((member for member in self.members if member.port == port), None)
-            if found is not None and found.alive and found.info("replication")["role"] == "master":
+            if found is not None and found.alive and not found.paused and found.info("replication")["role"] == "master":
                 return found
         raise LookupError(f"nobody serves slot {slot}")
 
@@ -281,11 +310,24 @@ class Sentinels(Topology):
     def url(self) -> str:
         return f"redis+sentinel://{','.join(one.address for one in self.watchers)}/{SERVICE}/0"
 
+    def sync(self) -> Any:
+        """A plain client for looking at the primary of this moment."""
+        return self.primary.sync()
+
+    def flush(self) -> None:
+        self.primary.ask("FLUSHALL")
+
+    @property
+    def hurt(self) -> bool:
+        """Whether a member has died, was paused, or has changed its role since the start."""
+        whole = self.alive and not any(member.paused for member in self.members)
+        return not (whole and self.primary is self.data[0])
+
     @property
     def primary(self) -> Member:
         """The primary now, as the first sentinel that answers says."""
         for watcher in self.watchers:
-            if watcher.alive:
+            if watcher.alive and not watcher.paused:
                 _, port = watcher.ask("SENTINEL", "GET-MASTER-ADDR-BY-NAME", SERVICE)
                 return next(one for one in self.data if one.port == int(port))
         raise LookupError("no sentinel is alive")
@@ -314,6 +356,8 @@ def start_sentinels(
     replica_key: str = "",
     sentinels: int = 3,
     data_lines: Sequence[str] = (),
+    primary_lines: Sequence[str] = (),
+    replica_lines: Sequence[str] = (),
     sentinel_lines: Sequence[str] = (),
 ) -> Sentinels:
     """A primary with one replica (of another version, if `replica_key` says so) and three sentinels."""
@@ -322,8 +366,8 @@ def start_sentinels(
             raise ServerMissing(wanted)
     found = Sentinels(key, Path(tempfile.mkdtemp(prefix="headrace-sentinel-")))
     try:
-        primary = found.add([*_DATA, *data_lines])
-        replica = found.add([*_DATA, *data_lines, f"replicaof {LOOPBACK} {primary.port}"])
+        primary = found.add([*_DATA, *data_lines, *primary_lines])
+        replica = found.add([*_DATA, *data_lines, *replica_lines, f"replicaof {LOOPBACK} {primary.port}"])
         replica.key = replica_key or key
         found.data = [primary, replica]
         ids = [(secrets.token_hex(20), free_port()) for _ in range(sentinels)]

@@ -18,8 +18,10 @@ from redis.asyncio import connection as async_connections
 from headrace.config import ConnectSettings
 from headrace.endpoint import Endpoint, parse_url
 from headrace.errors import ConfigError
+from headrace.redis.line import Line
 from headrace.redis.link import Link, SyncLink
 from headrace.redis.routes import BySentinel, InCluster, OneNode
+from headrace.redis.subscription import Subscription
 from headrace.redis.topology import Node, slot_of
 
 log = logging.getLogger("headrace")
@@ -58,6 +60,10 @@ class Server:
         limit = timeout_ms or self.settings.command_timeout_ms
         dial = functools.partial(self._dial, sync_connections, timeout_ms=limit)
         return SyncLink(dial, self.route, name=name, timeout_ms=limit, at=at)
+
+    def listening(self, node: Node, pattern: str, name: str = "headrace") -> Subscription:
+        """What one server publishes under a pattern of channels."""
+        return Subscription(Line(self._dial(async_connections, node)), pattern, name)
 
     def place(self, stream: str) -> Node | None:
         """The master that serves a stream, as far as is known without asking; None outside a cluster.

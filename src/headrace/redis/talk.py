@@ -8,8 +8,8 @@ What is sent again, and why that is safe: MOVED, ASK, TRYAGAIN, READONLY and NOS
 executed, and so does a connection that could not be made. A call whose answer was cut is never sent again here: it may
 have happened, and only the caller knows whether it may be repeated.
 
-A call without a key goes with the keyed call before it in the same pipe (else with the first one): WAIT must speak of
-the connection that wrote, and is sent again with the write that was redirected.
+A call without a key goes with the keyed call before it in the same pipe: WAIT must speak of the connection that wrote,
+and is sent again with the write that was redirected.
 """
 
 from __future__ import annotations
@@ -20,12 +20,13 @@ from typing import Any, Final, NamedTuple, Protocol
 import hiredis
 from redis.exceptions import NoScriptError, ReadOnlyError, TryAgainError
 
-from headrace.errors import HeadraceError
+from headrace.errors import HeadraceError, Unavailable
 from headrace.redis.calls import Call, Wire
 from headrace.redis.topology import Node, redirection
 
 pack: Callable[[tuple[Wire, ...]], bytes] = hiredis.pack_command  # type: ignore[assignment]  # its stub says 1-tuple
 ASKING: Final = pack(("ASKING",))
+NOWHERE: Final = Node("", 0)
 TURNS: Final = 12  # how often a call is sent before its redirection is given back as an error
 PAUSE_S: Final = (0.0, 0.005, 0.01, 0.02, 0.05)  # before each next turn of what the server could not do just now
 
@@ -103,10 +104,10 @@ def talk(calls: Sequence[Call[Any]], route: Route, at: str = "") -> Generator[St
         answers = (yield sends) if sends else []
         left = talked.again(sends, answers)
         if not left:
-            break
-        if talked.slow:
+            return talked.replies
+        if talked.slow or turn > 1:
             yield Pause(PAUSE_S[min(turn, len(PAUSE_S) - 1)])
-    return talked.replies
+    return talked.given_up(left)
 
 
 class _Talk:
@@ -115,12 +116,28 @@ class _Talk:
     def __init__(self, calls: Sequence[Call[Any]], route: Route, at: str) -> None:
         self._calls = calls
         self._route = route
-        self._keys = [at] * len(calls) if at or not route.moves else deciding_keys(calls)
+        self._leaders = units(calls) if route.moves else list(range(len(calls)))
+        self._keys = self._unit_keys() if route.spreads and not at else dict.fromkeys(self._leaders, at)
         self._asked: dict[int, Node] = {}  # calls that belong to the node their slot is moving to
-        self._unloaded: set[int] = set()  # calls whose script the server did not know
+        self._unloaded: set[tuple[int, Node]] = set()  # calls whose script a server did not know
         self._failed: dict[int, Node] = {}  # calls that could not be sent, and where to
         self.replies: list[Any] = [None] * len(calls)
         self.slow = False  # the server asks for a moment
+
+    def _unit_keys(self) -> dict[int, Any]:
+        """The key that decides for each unit."""
+        found: dict[int, Any] = {}
+        for leader, call in zip(self._leaders, self._calls, strict=True):
+            if found.get(leader) is None:
+                found[leader] = call.key
+        return found
+
+    def _asks(self, index: int) -> bool:
+        """ASKING holds for one command, or for the transaction that begins with it."""
+        leader = self._calls[self._leaders[index]]
+        if leader.script is None and leader.words[0] == "MULTI":
+            return index == self._leaders[index]
+        return self._calls[index].key is not None
 
     def sends(self, left: Sequence[int]) -> Generator[Step, Any, list[Send]]:
         """One write for each node, in the order of the calls."""
@@ -129,7 +146,8 @@ class _Talk:
         for index in left:
             call = self._calls[index]
             try:
-                node = self._asked.get(index) or (yield from self._route.node(call.at or self._keys[index]))
+                key = call.at or self._keys[self._leaders[index]]
+                node = self._asked.get(index) or (yield from self._route.node(key))
             except HeadraceError as error:
                 self.replies[index] = Failed(error, sent=False)
                 continue
@@ -137,10 +155,10 @@ class _Talk:
                 continue  # nobody has taken over from it yet: what failed is the answer
             send = sends.setdefault(node, Send(node, [], [], passing=index in self._asked))
             script = call.script
-            if index in self._unloaded and script is not None and (node, script.sha) not in loading:
+            if (index, node) in self._unloaded and script is not None and (node, script.sha) not in loading:
                 loading.add((node, script.sha))
                 send.add(pack(("SCRIPT", "LOAD", script.text)))
-            if index in self._asked:
+            if index in self._asked and self._asks(index):
                 send.add(ASKING)
             send.add(packed(call), index)
         return list(sends.values())
@@ -153,13 +171,23 @@ class _Talk:
             if isinstance(answer, Failed):
                 again.update(self._unanswered(send, answer))
                 continue
+            for index in send.of:
+                self._asked.pop(index, None)
             for index, reply in zip(send.of, answer, strict=True):
                 if index >= 0:
                     self.replies[index] = reply
-                    self._asked.pop(index, None)
                     if isinstance(reply, Exception) and self._goes_again(index, reply, send.node):
                         again.add(index)
-        return _with_followers(self._calls, again)
+        leaders = {self._leaders[index] for index in again}
+        return [index for index, leader in enumerate(self._leaders) if leader in leaders]
+
+    def given_up(self, left: Sequence[int]) -> list[Any]:
+        """The replies, with an outage in the place of redirections that lead nowhere: a slot that is half moved."""
+        for index in left:
+            if redirection(self.replies[index], NOWHERE) is not None:
+                moving = f"the slot is being moved, and after {TURNS} tries it is neither here nor there"
+                self.replies[index] = Failed(Unavailable(f"{moving}: nothing was done; try again"), sent=False)
+        return self.replies
 
     def _unanswered(self, send: Send, answer: Failed) -> list[int]:
         self._route.lost(send.node)
@@ -172,8 +200,8 @@ class _Talk:
     def _goes_again(self, index: int, reply: Exception, node: Node) -> bool:
         """Whether an error reply means: not executed, but it can be."""
         if isinstance(reply, NoScriptError):
-            first = index not in self._unloaded
-            self._unloaded.add(index)
+            first = (index, node) not in self._unloaded
+            self._unloaded.add((index, node))
             return first
         if not self._route.moves:
             return False
@@ -182,7 +210,8 @@ class _Talk:
             if moved.for_good:
                 self._route.moved(moved.slot, moved.node)
             else:
-                self._asked[index] = moved.node
+                unit = (other for other, leader in enumerate(self._leaders) if leader == self._leaders[index])
+                self._asked.update(dict.fromkeys(unit, moved.node))
             return True
         if isinstance(reply, ReadOnlyError):
             self._route.lost(node)
@@ -192,26 +221,23 @@ class _Talk:
         return True
 
 
-def deciding_keys(calls: Sequence[Call[Any]]) -> list[Wire | None]:
-    """The key that decides for each call. A call without one goes with the one before it, else with the first."""
-    own = [call.key for call in calls]
-    last = next((key for key in own if key is not None), None)
-    found = []
-    for key in own:
-        last = last if key is None else key
-        found.append(last)
-    return found
+def units(calls: Sequence[Call[Any]]) -> list[int]:
+    """For each call the index of the one that leads it: those of one leader go together, to one server.
 
+    A call without a key follows the keyed one before it (at the beginning, the first one that comes); a transaction
+    follows its MULTI.
 
-def _with_followers(calls: Sequence[Call[Any]], again: set[int]) -> list[int]:
-    """What goes again, with the keyless calls behind each: WAIT after a write; all of a transaction."""
-    if not again:
-        return []
-    if calls[0].words[0] == "MULTI":
-        return list(range(len(calls)))
-    found, follows = [], False
+    >>> units([Call(words, print) for words in (("XADD", "a"), ("WAIT", 1, 0), ("XADD", "b"))])
+    [0, 0, 2]
+    """
+    leaders: list[int] = []
+    lead, led, inside = 0, False, False
     for index, call in enumerate(calls):
-        follows = index in again or (follows and call.key is None)
-        if follows:
-            found.append(index)
-    return found
+        name = call.words[0] if call.script is None else ""
+        if name == "MULTI" or (call.key is not None and not inside):
+            if led or name == "MULTI":
+                lead = index
+            led, inside = True, name == "MULTI"
+        leaders.append(lead)
+        inside = inside and name != "EXEC"
+    return leaders

@@ -1,7 +1,7 @@
 """How an owner comes by assignments: what is new, what was handed back, what the dead have left, by fair share.
 
 A fair share is what each of the live owners would have if all had the same. Whoever has no more than that takes what is
-free, a chunk at a time; whoever has more leaves it to the others. What nobody has taken for a lease is taken by
+free, a chunk at a time; whoever has more leaves it to the others. What nobody has taken for a while is taken by
 anybody who has room: others may be full, and a share is no reason to leave a stream without an owner.
 
 Nobody inherits while the leases cannot be trusted: within half a lease after a connect, or after a command that took a
@@ -19,11 +19,13 @@ from headrace.assignment import Assignment, level_of
 from headrace.member import Member
 from headrace.recorder import Recorder
 from headrace.redis import commands, ownership, scripts
+from headrace.redis.calls import Call
 from headrace.redis.link import Link
 
 log = logging.getLogger("headrace")
 
 CHUNK = 100  # assignments taken at once: siblings that start together all get some
+PATIENCE_S = 1.0  # how long those with less than their share have to take what is free
 LOOK_MS = 200  # how often it looks at what was handed back or left behind
 
 
@@ -45,6 +47,7 @@ class Acquirer:
         self._held = held
         self._inherits = inherits
         self._lease_s = member.settings.lease_ms / 1000
+        self._patience_s = min(PATIENCE_S, self._lease_s)
         self._look_ms = min(LOOK_MS, member.settings.lease_ms // 4)
         self.share = 1
         self._server_ms, self._server_at = 0, 0.0
@@ -60,15 +63,22 @@ class Acquirer:
         """How many more than its fair share this owner has."""
         return max(0, self._held() - self.share)
 
+    def _look(self) -> Call[ownership.Beat]:
+        """How things are, without renewing: only the heartbeat may hear that the lease had ended."""
+        return ownership.beat(self._member.keys, self._member.group, self._member.owner, 0)
+
     # ── one turn ──
 
     async def turn(self) -> list[Assignment]:
         """Take what there is and may be taken; waits a moment where there is nothing."""
+        await self._connected()
+        if self._held() > self.share:
+            # A share changes with every owner that comes or goes, and a long lease is too long to wait for the news.
+            self.heard(await self._link.call(self._look()))
         wanted = self._wanted()
         if wanted <= 0:
             await asyncio.sleep(self._look_ms / 1000)
             return []
-        await self._connected()
         beyond = self._held() > self.share
         taken = await self._left_over(wanted)
         taken += await self._fresh(wanted - len(taken), wait=not taken)
@@ -81,11 +91,11 @@ class Acquirer:
         held, now = self._held(), time.monotonic()
         room = min(CHUNK, self._limit - held)
         if held <= self.share:
-            self._patient_until = now + self._lease_s
+            self._patient_until, self._extra = now + self._patience_s, 1
             return min(room, max(1, self.share - held))
         if now < self._patient_until:
             return 0
-        self._patient_until = now + self._lease_s
+        self._patient_until = now + self._patience_s
         return min(room, self._extra)
 
     async def _left_over(self, wanted: int) -> list[Assignment]:

@@ -48,6 +48,7 @@ class Post:
         self.join = join
         self.sure_until = 0.0  # monotonic seconds
         self.beat_at = 0.0  # when the last answered beat was sent
+        self.leaving = False
         self.in_doubt = True  # the lease had ended: not sure of anything until the holding has asked what is left
         self._confirmed = asyncio.Event()
 
@@ -57,7 +58,8 @@ class Post:
 
     def call(self) -> Call[ownership.Beat]:
         member = self.member
-        return ownership.beat(member.keys, member.group, member.owner, member.settings.lease_ms)
+        lease_ms = member.settings.lease_ms
+        return ownership.beat(member.keys, member.group, member.owner, lease_ms, leaving=self.leaving)
 
     def heard(self, beat: ownership.Beat, sent_at: float) -> None:
         """From the thread: a beat was answered."""

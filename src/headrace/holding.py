@@ -9,6 +9,7 @@ acquirer ──▶ takeover ──▶ Room ◀── feed (data streams)        
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
 import os
@@ -369,9 +370,11 @@ class Holding:
 
     async def stop(self, grace_s: float, hurry: asyncio.Event) -> None:
         """Take nothing more, let the rooms be left between two messages, hand them all on (SPEC 22 for rooms)."""
-        self._stopping = True
+        self._stopping = self.post.leaving = True
         for tenure in self.tenures.values():
             tenure.room.stop()
+        with contextlib.suppress(HeadraceError):  # siblings would only share less fairly
+            await self.calls.link.call(self.post.call())
         if self._tenants is not None:
             await self._tenants.leave(grace_s, hurry)
         try:

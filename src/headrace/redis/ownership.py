@@ -169,9 +169,13 @@ def lift(keys: Keys, group: str, owner: str, id_: bytes, count: int, to: int) ->
     return Call((1, keys.stream, group, owner, id_, count, to), parse_word, _RAISE)
 
 
-def beat(keys: Keys, group: str, owner: str, lease_ms: int) -> Call[Beat]:
-    """Renew an owner's lease on all it owns (SPEC 45)."""
-    words = (keys.stream, keys.beats(group), keys.names, keys.due(group), group, owner, lease_ms)
+def beat(keys: Keys, group: str, owner: str, lease_ms: int, *, leaving: bool = False) -> Call[Beat]:
+    """Renew an owner's lease on all it owns (SPEC 45), or with a lease of 0 only hear how things are.
+
+    ``leaving``: it takes nothing more, so the others share without it.
+    """
+    where = (keys.stream, keys.beats(group), keys.names, keys.due(group))
+    words = (*where, group, owner, lease_ms, "leaving" if leaving else "")
     return Call((4, *words), Beat.of, _BEAT)
 
 

@@ -7,11 +7,12 @@ local stream, beats, group, owner, wanted = KEYS[1], KEYS[2], ARGV[1], ARGV[2], 
 
 local time = redis.call('TIME')
 local now_ms = time[1] * 1000 + math.floor(time[2] / 1000)
+local LEAVING = 1e15 -- more in the score of an owner that leaves (beat.lua)
 local found = {}
 for _, consumer in ipairs(redis.call('XPENDING', stream, group)[4] or {}) do
   local former, idle_ms = consumer[1], nil
   local ends_ms = redis.call('ZSCORE', beats, former)
-  if not ends_ms then idle_ms = ARGV[4] elseif tonumber(ends_ms) < now_ms then idle_ms = 0 end
+  if not ends_ms then idle_ms = ARGV[4] elseif tonumber(ends_ms) % LEAVING < now_ms then idle_ms = 0 end
   if former ~= owner and idle_ms and #found < wanted then
     local rows = redis.call('XPENDING', stream, group, 'IDLE', idle_ms, '-', '+', wanted - #found, former)
     for _, row in ipairs(rows) do

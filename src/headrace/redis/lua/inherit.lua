@@ -6,6 +6,7 @@
 --   with nothing left are forgotten on the way.
 local stream, beats, group, owner, wanted = KEYS[1], KEYS[2], ARGV[1], ARGV[2], tonumber(ARGV[3])
 local FORGET_MS, FORGOTTEN_AT_ONCE = 3600000, 5
+local LEAVING = 1e15 -- more in the score of an owner that leaves (beat.lua)
 
 local time = redis.call('TIME')
 local now_ms = time[1] * 1000 + math.floor(time[2] / 1000)
@@ -38,8 +39,10 @@ for _, consumer in ipairs(redis.call('XPENDING', stream, group)[4] or {}) do
   local ends_ms = former ~= owner and redis.call('ZSCORE', beats, former)
   if former ~= owner and not ends_ms then
     take_from(former, ARGV[4])
-  elseif ends_ms and tonumber(ends_ms) < now_ms then
+  elseif ends_ms and tonumber(ends_ms) % LEAVING < now_ms then
     take_from(former, 0)
+    -- no more than a dead owner, to be forgotten like any other
+    redis.call('ZADD', beats, string.format('%.0f', tonumber(ends_ms) % LEAVING), former)
   end
 end
 

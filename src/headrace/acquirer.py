@@ -36,7 +36,7 @@ class Acquirer:
         link: Link,
         recorder: Recorder,
         *,
-        limit: int,
+        limit: Callable[[], int],
         held: Callable[[], int],
         inherits: bool,
     ) -> None:
@@ -89,7 +89,7 @@ class Acquirer:
     def _wanted(self) -> int:
         """How many to ask for now."""
         held, now = self._held(), time.monotonic()
-        room = min(CHUNK, self._limit - held)
+        room = min(CHUNK, self._limit() - held)
         if held <= self.share:
             self._patient_until, self._extra = now + self._patience_s, 1
             return min(room, max(1, self.share - held))

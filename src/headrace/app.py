@@ -19,6 +19,7 @@ from headrace.assignments import Assignments
 from headrace.board import Board
 from headrace.config import ConnectSettings, duration_ms
 from headrace.errors import ConfigError, HandlerRefused
+from headrace.holding import Holding, Tenants
 from headrace.job import Job
 from headrace.names import check_owner, owner_name
 from headrace.ownerjob import OwnerJob
@@ -253,6 +254,18 @@ class App:
             )
             async with worker:
                 yield worker
+
+    def listener_worker(self, job: OwnerJob, listener: Callable[[Holding], Tenants]) -> Worker:
+        """A worker whose rooms are a listener's (Assignments.events); whoever asked for it starts and stops it."""
+        return Worker(
+            *((), self.server, self._owner or owner_name()),
+            fixed=self._owner is not None,
+            recorder=self.recorder,
+            provided={},
+            grace_s=self._grace_s,
+            owner_jobs=[job],
+            listener=listener,
+        )
 
     def sized(self, concurrency: int | None) -> list[Job]:
         if not self._jobs and not self._owner_jobs:

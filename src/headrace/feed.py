@@ -78,10 +78,6 @@ class Feed:
         """Whether every stream has given what it had."""
         return not self._hungry and not any(room.full for room in self._rooms.values())
 
-    def client_ids(self) -> list[int]:
-        links = [self._link, *(reel.link for reel in self._reels)]
-        return [link.client_id for link in links if link.client_id]
-
     # ── loops ──
 
     def start(self, watch: Watch) -> None:

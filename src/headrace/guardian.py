@@ -23,7 +23,7 @@ from headrace.board import Board
 from headrace.errors import HeadraceError, MissingRight, Verdict, classify
 from headrace.names import Keys, keys_of
 from headrace.policy import crash_delay_ms
-from headrace.redis import commands, scripts
+from headrace.redis import commands, ownership, scripts
 from headrace.redis.connect import Server
 from headrace.redis.link import SyncLink
 
@@ -53,6 +53,7 @@ class Ward:
     owner: str
     lanes: list[Held]
     board: Board
+    owned: list[Held] = field(default_factory=list)  # assignments: one lease for all of a group
     cpu: int = -1
     cpu_at: float = 0.0
     renew_at: dict[int, float] = field(default_factory=dict)
@@ -70,7 +71,11 @@ def read_hello(hello: dict[str, object], board: Board) -> Ward:
         )
         for lane in hello["lanes"]  # type: ignore[attr-defined]
     ]
-    return Ward(int(str(hello["pid"])), str(hello["owner"]), lanes, board)
+    owned = [
+        Held(keys_of(each["stream"]), each["group"], each["lease_ms"], each["stall_after_ms"], 0)
+        for each in hello["owned"]  # type: ignore[attr-defined]
+    ]
+    return Ward(int(str(hello["pid"])), str(hello["owner"]), lanes, board, owned)
 
 
 class Guardian:
@@ -116,7 +121,7 @@ class Guardian:
 
     def _look_s(self) -> float:
         with self._lock:
-            leases = [lane.lease_ms for ward in self._wards.values() for lane in ward.lanes]
+            leases = [held.lease_ms for ward in self._wards.values() for held in (*ward.lanes, *ward.owned)]
         return min(leases, default=1_000) / 1000 / 12
 
     def _look(self, ward: Ward, now: float) -> None:
@@ -125,16 +130,21 @@ class Guardian:
                 continue
             ward.renew_at[index] = now + lane.lease_ms / 6000
             self._renew(ward, lane)
+        for held in ward.owned:
+            # Its own heartbeat stamps the board a dozen times a lease: silent for a third, it cannot run just now.
+            if now - ward.board.thread_stamp > held.lease_ms / 3000 and is_alive(ward, held, now):
+                self._dialled(ward).call(ownership.renew_lease(held.keys, held.group, ward.owner, held.lease_ms))
+
+    def _dialled(self, ward: Ward) -> SyncLink:
+        if self._link is None:
+            lease_ms = min(held.lease_ms for held in (*ward.lanes, *ward.owned))
+            self._link = self._server.sync_link("headrace:guardian", timeout_ms=max(50, lease_ms // 4))
+        return self._link
 
     def _renew(self, ward: Ward, lane: Held) -> None:
-        if self._link is None:
-            lease_ms = min(held.lease_ms for held in ward.lanes)
-            self._link = self._server.sync_link("headrace:guardian", timeout_ms=max(50, lease_ms // 4))
-        start = "-"
+        link, start = self._dialled(ward), "-"
         while start:
-            page = self._link.call(
-                scripts.renew_owner(lane.keys, lane.group, ward.owner, lane.lease_ms // 2, start, CHUNK)
-            )
+            page = link.call(scripts.renew_owner(lane.keys, lane.group, ward.owner, lane.lease_ms // 2, start, CHUNK))
             start = page.start
 
 
@@ -187,6 +197,8 @@ def adopt(link: SyncLink, ward: Ward) -> int:
             if adopted.seen < CHUNK:
                 break
         link.call(scripts.remove_owner(lane.keys, lane.group, ward.owner, 0))
+    for held in ward.owned:
+        link.call(ownership.end_lease(held.keys, held.group, ward.owner))  # heirs look five times a second
     log.warning("owner.died owner=%s pid=%d: %d deliveries handed back", ward.owner, ward.pid, handed)
     return handed
 

@@ -13,6 +13,7 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
+from headrace.acquirer import CHUNK
 from headrace.errors import AssignmentTaken, HeadraceError
 from headrace.holding import Holding, Tenure
 from headrace.room import Room
@@ -27,6 +28,10 @@ class Handlers:
         self._name = name
         self._tasks: dict[str, asyncio.Task[None]] = {}  # by room: one handler at a time, also after a loss
         self._leaving = False
+
+    @property
+    def room(self) -> int:
+        return CHUNK  # a task each: there is always room for more
 
     def enter(self, tenure: Tenure) -> None:
         name = tenure.room.name

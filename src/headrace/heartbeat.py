@@ -88,9 +88,19 @@ class Post:
 
 
 class Heartbeat:
-    def __init__(self, server: Server, owner: str, posts: Sequence[Post], pulse: Pulse, recorder: Recorder) -> None:
+    def __init__(
+        self,
+        server: Server,
+        owner: str,
+        posts: Sequence[Post],
+        pulse: Pulse,
+        recorder: Recorder,
+        *,
+        tell: Callable[[float], None] | None = None,
+    ) -> None:
         self._posts = list(posts)
         self._pulse = pulse
+        self._tell = tell
         self._recorder = recorder
         lease_ms = min(post.member.settings.lease_ms for post in posts)
         self._look_s = lease_ms / 1000 / LOOKS
@@ -129,6 +139,8 @@ class Heartbeat:
     def _run(self) -> None:
         while not self._stop.wait(self._look_s):
             now = time.monotonic()
+            if self._tell is not None:
+                self._tell(now)
             if self._is_stalled(now):
                 continue
             for post, link in zip(self._posts, self._links, strict=True):

@@ -63,6 +63,10 @@ class Tenure:
 class Tenants(Protocol):
     """Who lives in the rooms: handlers (handling.Handlers) or whoever listens to events (listening.Listening)."""
 
+    @property
+    def room(self) -> int:
+        """How many more rooms they can take in just now."""
+
     def enter(self, tenure: Tenure) -> None: ...
     def lost(self, tenure: Tenure) -> None: ...
     async def leave(self, grace_s: float, hurry: asyncio.Event) -> None:
@@ -103,7 +107,7 @@ class Holding:
         self.post = Post(member, told=self.told, failed=self._failed, join=self.join_call())
         self.acquirer = Acquirer(
             *(member, self._read_link, recorder),
-            limit=settings.concurrency,
+            limit=self._limit,
             held=lambda: len(self.tenures),
             inherits=inherits,
         )
@@ -117,6 +121,11 @@ class Holding:
     def place(self, name: str) -> Place:
         """Where a data stream's ownership is kept."""
         return place_of(self.member.stream, self.member.group, name)
+
+    def _limit(self) -> int:
+        """How many assignments may be in hand: what was said, and no more than its tenants can take in just now."""
+        assert self._tenants is not None
+        return min(self.settings.concurrency, len(self.tenures) + self._tenants.room)
 
     def join_call(self) -> Call[replies.Joined]:
         member = self.member
@@ -404,8 +413,9 @@ class Holding:
         await self.feed.close_links()
 
     def client_ids(self) -> list[int]:
+        """The connections that change something: until they are closed, an ack may be on its way."""
         links = (self._read_link, self.calls.link, self._data.link, self._ack_link)
-        return [*(link.client_id for link in links if link.client_id), *self.feed.client_ids()]
+        return [link.client_id for link in links if link.client_id]
 
 
 def place_of(stream: str, group: str, name: str) -> Place:

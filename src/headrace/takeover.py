@@ -1,10 +1,12 @@
 """Takeover: from an announcement in this owner's hands to its data stream (SPEC 42, 43b).
 
-ok       this owner may acknowledge from now on, and goes on after the position
-done     finished by an owner that died before it could end the announcement: ended now
-stale    this assignment was taken with a higher count (a failover lost a claim, the group was made again, a dead
-         letter was replayed): the count is raised, and it is taken again
-newer    a later announcement of the same stream was taken: this one is ended
+What a take may answer, and what follows:
+
+    ok       this owner may acknowledge from now on, and goes on after the position
+    done     finished by an owner that died before it could end the announcement: ended now
+    stale    this assignment was taken with a higher count (a failover lost a claim, the group was made again, a dead
+             letter was replayed): the count is raised, and it is taken again, all its attempts before it
+    newer    a later announcement of the same stream was taken: this one is ended
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 from headrace.assignment import Assignment
 from headrace.member import Member
@@ -22,6 +24,7 @@ from headrace.redis.ownership import Place, Take
 
 log = logging.getLogger("headrace")
 
+_AS_USUAL: Literal["", "afresh", "force"] = ""
 ROUNDS = 10  # counts can be raised by others while we raise ours, but not for ever
 
 
@@ -34,10 +37,10 @@ class Takeover:
 
     async def take(self, assignment: Assignment, name: str) -> tuple[Assignment, Take | None]:
         """The assignment, with its count as it is now, and the stream. None: it is not this owner's, or has ended."""
-        place, force = self._place(name), False
+        place, how = self._place(name), _AS_USUAL
         for _ in range(ROUNDS):
             took = await self._data.call(
-                ownership.take(place, assignment.id, assignment.count, self._member.owner, force=force)
+                ownership.take(place, assignment.id, assignment.count, self._member.owner, how=how)
             )
             if took.kind == "ok":
                 return assignment, took
@@ -45,9 +48,9 @@ class Takeover:
                 raised = await self._raise(assignment, took.count + 1)
                 if raised is None:
                     return assignment, None
-                assignment = raised
+                assignment, how = raised, "afresh"
             elif took.kind == "newer" and await self._is_current(assignment, name):
-                force = True  # ids have gone back: the announcement stream was deleted, or the clock set back
+                how = "force"  # ids have gone back: the announcement stream was deleted, or the clock set back
             else:
                 await self.end(assignment, name)
                 return assignment, None

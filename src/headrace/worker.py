@@ -14,7 +14,7 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
@@ -23,7 +23,7 @@ from headrace.errors import HeadraceError, Verdict, WrongType, classify
 from headrace.gate import Gate
 from headrace.handling import Handlers
 from headrace.heartbeat import Heartbeat
-from headrace.holding import Holding
+from headrace.holding import Holding, Tenants
 from headrace.job import Job
 from headrace.lane import Lane
 from headrace.lifeline import Lifeline
@@ -55,11 +55,13 @@ class Worker:
         grace_s: float = 30.0,
         board: Board | None = None,
         owner_jobs: Sequence[OwnerJob] = (),
+        listener: Callable[[Holding], Tenants] | None = None,
     ) -> None:
         self.owner = owner
         self.lanes: list[Lane] = []
         self.holdings: list[Holding] = []
         self._owner_jobs = list(owner_jobs)
+        self._listener = listener  # instead of the jobs' functions: decides itself what it takes from dead owners
         self._heartbeat: Heartbeat | None = None
         self._jobs = list(jobs)
         self._server = server
@@ -105,8 +107,10 @@ class Worker:
                 self._watch(loop, f"loop of {lane.stream}")
             self._watch(lane.reader.run(), f"reader of {lane.stream}")
         for holding, job in zip(self.holdings, self._owner_jobs, strict=True):
-            handlers = Handlers(holding, job.bind(self._provided), job.name)
-            holding.start(handlers, self._watch, self._fail)
+            if self._listener is None:
+                holding.start(Handlers(holding, job.bind(self._provided), job.name), self._watch, self._fail)
+            else:
+                holding.start(self._listener(holding), self._watch, self._fail)
         log.info("worker.started owner=%s lanes=%d", self.owner, len(self.lanes) + len(self.holdings))
 
     async def _opened(self, tries: int) -> bool:
@@ -161,7 +165,7 @@ class Worker:
                 if self.capabilities is None:
                     self.capabilities = await _probe(link, member)
                 parts = (member, settings, job.codec, self._server, self.capabilities, self._recorder)
-                holding = Holding(*parts)
+                holding = Holding(*parts, inherits=self._listener is None)
                 self.holdings.append(holding)
                 await holding.open()
         finally:
@@ -191,30 +195,26 @@ class Worker:
         board = self._board
         self._pulse = Pulse(min(leases, default=1_000) / 12_000, None if board is None else board.stamp_loop)
         self._pulse.start()
+        tell = None if board is None else self._stamp
         if self.holdings:
             posts = [holding.post for holding in self.holdings]
-            self._heartbeat = Heartbeat(self._server, self.owner, posts, self._pulse, self._recorder)
-            self._heartbeat.start()
-        if not self.lanes:
-            return
-        self._lifeline = Lifeline(
-            self._server,
-            self.owner,
-            [lane.strand(self._fail) for lane in self.lanes],
-            self._pulse,
-            self._recorder,
-            tell=None if board is None else self._stamp,
-        )
+            self._heartbeat = Heartbeat(self._server, self.owner, posts, self._pulse, self._recorder, tell=tell)
+        if self.lanes:
+            strands = [lane.strand(self._fail) for lane in self.lanes]
+            self._lifeline = Lifeline(self._server, self.owner, strands, self._pulse, self._recorder, tell=tell)
         if board is not None:
             self._stamp(time.monotonic())
-        self._lifeline.start()
+        for thread in (self._lifeline, self._heartbeat):
+            if thread is not None:
+                thread.start()
 
     def _stamp(self, now: float) -> None:
         """From the lifeline's thread: this process runs, and these are its connections."""
         assert self._board is not None
         ids = [client_id for lane in self.lanes for client_id in lane.client_ids()]
-        if self._lifeline is not None and self._lifeline.client_id:
-            ids.append(self._lifeline.client_id)
+        ids += [client_id for holding in self.holdings for client_id in holding.client_ids()]
+        ids += [thread.client_id for thread in (self._lifeline,) if thread is not None and thread.client_id]
+        ids += [] if self._heartbeat is None else self._heartbeat.client_ids
         self._board.tell_clients(ids)
         self._board.stamp_thread(now)
 

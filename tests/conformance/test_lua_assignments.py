@@ -89,7 +89,7 @@ def test_a_repeated_take_is_answered_again_and_an_older_one_refused(lab: Lab, pl
     assert lab.call(ownership.take(place, b"9-0", 10, "me")).kind == "stale"  # a failover: two with one count
     assert lab.call(ownership.take(place, b"10-0", 1, "next")).epoch == 3
     assert lab.call(ownership.take(place, b"9-18446744073709551615", 99, "heir")).kind == "newer"
-    forced = lab.call(ownership.take(place, b"9-1", 1, "back", force=True))
+    forced = lab.call(ownership.take(place, b"9-1", 1, "back", how="force"))
     assert (forced.kind, forced.epoch) == ("ok", 4)
 
 
@@ -187,9 +187,12 @@ def test_tries_count_handlers_that_led_nowhere_and_progress_forgets_them(lab: La
     assert lab.call(ownership.leave(place, "me", 3, -1)).tries == 0
 
 
-def test_a_new_announcement_starts_without_tries(lab: Lab, place: Place) -> None:
+def test_a_new_announcement_starts_without_tries_and_so_does_one_taken_afresh(lab: Lab, place: Place) -> None:
     epoch = took(lab, place, b"5-0", 1)
     lab.call(ownership.begin(place, "me", epoch))
+    assert lab.call(ownership.take(place, b"5-0", 2, "me")).tries == 1
+    assert lab.call(ownership.take(place, b"5-0", 3, "me", how="afresh")).tries == 0
+    lab.call(ownership.begin(place, "me", 3))
     assert lab.call(ownership.take(place, b"6-0", 1, "me")).tries == 0
 
 

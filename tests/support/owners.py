@@ -117,7 +117,7 @@ class Owners:
         starts = defaultdict(list)
         for event in self.history.events("start"):
             starts[event.about["name"]].append(event)
-        acked = defaultdict(set)
+        acked: dict[str, set[int]] = defaultdict(set)
         for event in self.acked():
             if event.about["n"] in acked[event.about["name"]]:
                 wrong.append(f"{event.about['name']}: {event.about['n']} acknowledged twice")

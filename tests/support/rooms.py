@@ -60,7 +60,7 @@ async def act(room: Any, payload: dict[str, Any]) -> bool:
         os.kill(os.getpid(), signal.SIGKILL)
     elif kind == "finish":
         await room.finish()
-    return kind == "finish"
+    return bool(kind == "finish")
 
 
 def main() -> None:

@@ -179,6 +179,12 @@ def beat(keys: Keys, group: str, owner: str, lease_ms: int, *, leaving: bool = F
     return Call((4, *words), Beat.of, _BEAT)
 
 
+def renew_lease(keys: Keys, group: str, owner: str, lease_ms: int) -> Call[Beat]:
+    """Renew the lease of a process that cannot just now. One that has ended stays ended: its owner must hear so."""
+    where = (keys.stream, keys.beats(group), keys.names, keys.due(group))
+    return Call((4, *where, group, owner, lease_ms, "renew"), Beat.of, _BEAT)
+
+
 def end_lease(keys: Keys, group: str, owner: str) -> Call[None]:
     """End an owner's lease now: heirs take what it still holds at once, and forget it when nothing is left."""
     return Call(("ZADD", keys.beats(group), "XX", 0, owner), nothing)
@@ -233,9 +239,12 @@ class Place(NamedTuple):
     mirror: str  # the group on it that shows the position to others
 
 
-def take(place: Place, id_: bytes, count: int, owner: str, *, force: bool = False) -> Call[Take]:
-    """Become the owner of a data stream, and hear from where to go on (SPEC 43b)."""
-    words = (place.data, place.own, id_, count, owner, place.mirror, "force" if force else "")
+def take(place: Place, id_: bytes, count: int, owner: str, *, how: Literal["", "afresh", "force"] = "") -> Call[Take]:
+    """Become the owner of a data stream, and hear from where to go on (SPEC 43b).
+
+    "afresh": forget the tries; "force": also if a later announcement seems to have been taken.
+    """
+    words = (place.data, place.own, id_, count, owner, place.mirror, how)
     return Call((2, *words), Take.of, _TAKE)
 
 

@@ -1,6 +1,7 @@
 -- beat: one lease for an owner and all its assignments, and what it needs to know to take its fair share.
 -- KEYS 1 announcement stream 2 beats set 3 names hash 4 due set · ARGV 1 group 2 owner 3 lease ms,
---   0: only tell 4 "leaving": keeps what it has for now and takes nothing more, so it is no sharer, else ""
+--   0: only tell 4 "leaving": keeps what it has for now and takes nothing more, so it is no sharer; "renew": for
+--   somebody else, only if the lease has not ended, because its owner must hear that first; else ""
 -- Answers {1 alive | 0 the lease had ended, and an heir may have taken some, live owners, assignments there are, mine,
 --   server ms}.
 -- Safe to repeat. One ZADD whatever the number of assignments: renewing 10,000 of them one by one took 4 % of a server.
@@ -11,9 +12,11 @@ local LEAVING = 1e15 -- more in the score of an owner that leaves: its lease end
 local time = redis.call('TIME')
 local now_ms = time[1] * 1000 + math.floor(time[2] / 1000)
 local pending = redis.call('XPENDING', stream, group)
-local ended_ms = tonumber(redis.call('ZSCORE', beats, owner) or 0) % LEAVING
-if ARGV[3] ~= '0' then
-  local ends_ms = now_ms + tonumber(ARGV[3]) + (ARGV[4] == 'leaving' and LEAVING or 0)
+local score = tonumber(redis.call('ZSCORE', beats, owner) or 0)
+local ended_ms, how = score % LEAVING, ARGV[4]
+if ARGV[3] ~= '0' and (how ~= 'renew' or ended_ms >= now_ms) then
+  local leaves = how == 'leaving' or (how == 'renew' and score >= LEAVING)
+  local ends_ms = now_ms + tonumber(ARGV[3]) + (leaves and LEAVING or 0)
   redis.call('XACK', stream, group, '0-0') -- changes nothing; under maxmemory it lets ZADD through
   redis.call('ZADD', beats, string.format('%.0f', ends_ms), owner)
 end

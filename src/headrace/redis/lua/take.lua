@@ -1,5 +1,6 @@
 -- take: the moment of takeover, in the data stream's slot: who may acknowledge from now on, and from where to go on.
--- KEYS 1 data stream 2 ownership hash · ARGV 1 assignment id 2 its count 3 owner 4 mirror group 5 "force" or ""
+-- KEYS 1 data stream 2 ownership hash · ARGV 1 assignment id 2 its count 3 owner 4 mirror group 5 "" or
+--   "afresh": forget the tries, "force": also if it seems older
 -- Answers {"ok", epoch, position, tries} | {"done"} | {"stale" | "newer", id, count, owner}: stale if this assignment
 --   was taken with a higher count, newer if a later announcement of the same stream was.
 -- Safe to repeat: equal and same owner is answered again. Checked before the first write; no ack falls in between.
@@ -13,6 +14,7 @@
 --   tries     how often handlers have begun since the last progress (begin.lua)
 --   done      the assignment that was finished here
 local data, own, id, count, owner, mirror = KEYS[1], KEYS[2], ARGV[1], ARGV[2], ARGV[3], ARGV[4]
+local how = ARGV[5]
 
 -- ids and counts are decimal strings of up to 20 digits, which Lua's numbers cannot hold
 local function below(a, b) return #a < #b or (#a == #b and a < b) end
@@ -24,7 +26,7 @@ end
 
 local was = redis.call('HMGET', own, 'e', 'n', 'owner', 'epoch', 'pos', 'tries', 'done')
 if was[7] == id then return {'done'} end
-if was[1] and ARGV[5] ~= 'force' then
+if was[1] and how ~= 'force' then
   if was[1] == id and was[2] == count and was[3] == owner then
     return {'ok', tonumber(was[4]), was[5], tonumber(was[6] or 0)}
   end
@@ -45,7 +47,7 @@ if not position then
 end
 local made = redis.pcall('XGROUP', 'CREATE', data, mirror, position, 'MKSTREAM')
 if made.err and not string.find(made.err, 'BUSYGROUP', 1, true) then return made end
-local tries = was[1] == id and tonumber(was[6] or 0) or 0 -- a new announcement starts afresh
+local tries = was[1] == id and how == '' and tonumber(was[6] or 0) or 0 -- a new announcement starts afresh
 local epoch = redis.call('HINCRBY', own, 'epoch', 1)
 redis.call('HSET', own, 'e', id, 'n', count, 'owner', owner, 'pos', position, 'tries', tries)
 redis.call('HDEL', own, 'done')

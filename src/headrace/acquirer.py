@@ -5,7 +5,8 @@ free, a chunk at a time; whoever has more leaves it to the others. What nobody h
 anybody who has room: others may be full, and a share is no reason to leave a stream without an owner.
 
 Nobody inherits while the leases cannot be trusted: within half a lease after a connect, or after a command that took a
-quarter of a lease too long; and an inheritance carries the server time after which it does nothing (SPEC 20).
+quarter of a lease too long; and an inheritance carries the server time after which it does nothing (SPEC 20). Only
+what an owner, or its supervising parent, has given up by a word is taken even then.
 """
 
 from __future__ import annotations
@@ -107,18 +108,20 @@ class Acquirer:
         self._lost_to_trimming(found.trimmed)
         taken = [Assignment(id_, fields, count, level=level_of(mark)) for id_, fields, count, _, mark in found.taken]
         self._recorder.count("due_total", len(taken), **member.labels)
-        if self._inherits and len(taken) < wanted and begun >= self._quiet_until:
-            taken += await self._inherit(wanted - len(taken))
+        if self._inherits and len(taken) < wanted:
+            taken += await self._inherit(wanted - len(taken), certain=begun < self._quiet_until)
         return taken
 
-    async def _inherit(self, wanted: int) -> list[Assignment]:
+    async def _inherit(self, wanted: int, *, certain: bool) -> list[Assignment]:
         member, begun = self._member, time.monotonic()
         if self._server_ms == 0:
             self._server_ms, self._server_at = await self._link.call(commands.server_ms()), time.monotonic()
         deadline_ms = self._server_ms + int((begun - self._server_at + self._lease_s / 4) * 1000)
         lease_ms = member.settings.lease_ms
         found = await self._link.call(
-            ownership.inherit(member.keys, member.group, member.owner, wanted, lease_ms, deadline_ms)
+            ownership.inherit(
+                *(member.keys, member.group, member.owner, wanted, lease_ms, deadline_ms), certain=certain
+            )
         )
         self._server_ms, self._server_at = found.server_ms, time.monotonic()
         if found.late:

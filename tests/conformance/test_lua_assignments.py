@@ -314,6 +314,18 @@ def test_an_inheritance_that_comes_too_late_does_nothing(lab: Lab) -> None:
     assert len(inherit(lab, deadline_ms=lab.now_ms() + 60_000).taken) == 1
 
 
+def test_what_was_given_up_by_a_word_is_inherited_also_when_leases_cannot_be_trusted(lab: Lab) -> None:
+    for owner in ("late", "over", "foreign"):
+        lab.held(1, owner)
+    beat(lab, "late", 1)
+    beat(lab, "over")
+    time.sleep(0.005)
+    certain = ownership.inherit(lab.keys, lab.group, "heir", 10, 0, certain=True)
+    assert lab.call(certain).taken == []
+    lab.call(ownership.end_lease(lab.keys, lab.group, "over"))
+    assert [former for _, _, _, former in lab.call(certain).taken] == ["over"]
+
+
 def test_many_heirs_at_once_take_each_assignment_once(lab: Lab) -> None:
     lab.held(200, "dead")
     beat(lab, "dead", 1)

@@ -190,10 +190,15 @@ def end_lease(keys: Keys, group: str, owner: str) -> Call[None]:
     return Call(("ZADD", keys.beats(group), "XX", 0, owner), nothing)
 
 
-def inherit(keys: Keys, group: str, owner: str, limit: int, lease_ms: int, deadline_ms: int = 0) -> Call[Inherited]:
-    """Take what owners whose lease has ended left. After ``deadline_ms``, server time, it does nothing (SPEC 20)."""
-    words = (keys.stream, keys.beats(group), group, owner, limit, LEASELESS * lease_ms, deadline_ms)
-    return Call((2, *words), Inherited.of, _INHERIT)
+def inherit(
+    keys: Keys, group: str, owner: str, limit: int, lease_ms: int, deadline_ms: int = 0, *, certain: bool = False
+) -> Call[Inherited]:
+    """Take what owners whose lease has ended left. After ``deadline_ms``, server time, it does nothing (SPEC 20).
+
+    ``certain``: only of those that have said so themselves, or whose parent has: safe while leases cannot be trusted.
+    """
+    words = (group, owner, limit, LEASELESS * lease_ms, deadline_ms, "certain" if certain else "")
+    return Call((2, keys.stream, keys.beats(group), *words), Inherited.of, _INHERIT)
 
 
 def expired(keys: Keys, group: str, owner: str, limit: int, lease_ms: int) -> Call[list[Left]]:

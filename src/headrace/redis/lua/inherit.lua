@@ -1,6 +1,7 @@
 -- inherit: takes assignments of owners whose lease has ended. The count rises by one.
 -- KEYS 1 announcement stream 2 beats set · ARGV 1 group 2 owner 3 how many 4 ms: an owner that never had a lease is
---   dead when idle for so long 5 server ms after which to do nothing, 0 never
+--   dead when idle for so long 5 server ms after which to do nothing, 0 never 6 "certain": only of owners whose lease
+--   was ended by a word (end_lease), else ""
 -- Answers {server ms, 1 late | 0, {{id, fields, count, former owner}, ..}, {trimmed ids}}.
 -- Not repeatable: ask `mine` after a lost answer. Atomic: two heirs never get the same one. Owners gone for an hour
 --   with nothing left are forgotten on the way.
@@ -10,7 +11,7 @@ local LEAVING = 1e15 -- more in the score of an owner that leaves (beat.lua)
 
 local time = redis.call('TIME')
 local now_ms = time[1] * 1000 + math.floor(time[2] / 1000)
-local deadline_ms = tonumber(ARGV[5])
+local deadline_ms, certain = tonumber(ARGV[5]), ARGV[6] == 'certain'
 -- queued behind a pause of the server: the beats queued with it must go first
 if deadline_ms > 0 and now_ms > deadline_ms then return {now_ms, 1, {}, {}} end
 
@@ -38,8 +39,8 @@ for _, consumer in ipairs(redis.call('XPENDING', stream, group)[4] or {}) do
   local former = consumer[1]
   local ends_ms = former ~= owner and redis.call('ZSCORE', beats, former)
   if former ~= owner and not ends_ms then
-    take_from(former, ARGV[4])
-  elseif ends_ms and tonumber(ends_ms) % LEAVING < now_ms then
+    if not certain then take_from(former, ARGV[4]) end
+  elseif ends_ms and tonumber(ends_ms) % LEAVING < (certain and 1 or now_ms) then
     take_from(former, 0)
     -- no more than a dead owner, to be forgotten like any other
     redis.call('ZADD', beats, string.format('%.0f', tonumber(ends_ms) % LEAVING), former)

@@ -11,11 +11,15 @@ async def bill(order):
 """
 
 from headrace.app import App
+from headrace.assignments import Assignments
 from headrace.codec import FieldsCodec
 from headrace.deadletters import DeadLetter
 from headrace.effects import Effect
 from headrace.errors import (
     AddUnknown,
+    AlreadyClaimed,
+    AssignmentRefused,
+    AssignmentTaken,
     AuthFailed,
     Bury,
     ConfigError,
@@ -28,6 +32,7 @@ from headrace.errors import (
     HeadraceError,
     MissingRight,
     NameRefused,
+    NotOwned,
     OwnerTaken,
     PayloadTooLarge,
     Release,
@@ -45,6 +50,7 @@ from headrace.policy import Backoff
 from headrace.producer import Added
 from headrace.recorder import CountingRecorder, Recorder
 from headrace.recovery import InPlace, Requeue
+from headrace.room import OwnedMessage, Room
 from headrace.stream import Stream
 from headrace.worker import Worker
 
@@ -53,7 +59,11 @@ __version__ = "0.1.0"
 __all__ = [
     "AddUnknown",
     "Added",
+    "AlreadyClaimed",
     "App",
+    "AssignmentRefused",
+    "AssignmentTaken",
+    "Assignments",
     "AuthFailed",
     "Backoff",
     "Bury",
@@ -73,6 +83,8 @@ __all__ = [
     "InPlace",
     "MissingRight",
     "NameRefused",
+    "NotOwned",
+    "OwnedMessage",
     "OwnerTaken",
     "PartitionedStream",
     "PayloadTooLarge",
@@ -80,6 +92,7 @@ __all__ = [
     "Release",
     "Requeue",
     "Retry",
+    "Room",
     "ServerError",
     "ServerRefused",
     "ServerTooOld",

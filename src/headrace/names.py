@@ -135,6 +135,11 @@ def waiting_group(group: str) -> str:
     return group + WAITING_SUFFIX
 
 
+def mirror_group(announcements: str, group: str) -> str:
+    """Name the group of a data stream that shows how far its owner is: for lag and retention (SPEC 43b)."""
+    return f"{announcements}:{group}"
+
+
 @dataclass(frozen=True, slots=True)
 class Keys:
     """All names derived from one stream, all in its slot. Built by keys_of(), which checks the stream.
@@ -189,6 +194,19 @@ class Keys:
     def partitions(self) -> str:
         """String: into how many partitions the stream is cut (SPEC 51)."""
         return f"{self.prefix}{OWN_MARK}partitions"
+
+    @property
+    def names(self) -> str:
+        """Hash of an announcement stream: data stream -> id of the announcement that is not finished (SPEC 42)."""
+        return f"{self.prefix}{OWN_MARK}names"
+
+    def beats(self, group: str) -> str:
+        """Sorted set of an announcement stream: owner -> when its lease ends, in server milliseconds (SPEC 45)."""
+        return f"{self.prefix}{OWN_MARK}beats:{group}"
+
+    def ownership(self, announcements: str, group: str) -> str:
+        """Hash of a data stream: who owns it for one group of an announcement stream, and up to where (SPEC 43b)."""
+        return f"{self.prefix}{OWN_MARK}own:{len(announcements.encode())}:{announcements}:{group}"
 
 
 def keys_of(stream: str) -> Keys:

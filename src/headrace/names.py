@@ -220,6 +220,11 @@ def partition_name(stream: str, number: int) -> str:
     return f"{stream}:part:{number}"
 
 
+def partition_assignments(stream: str) -> str:
+    """The announcement stream through which the partitions of a stream are owned."""
+    return f"{stream}:parts"
+
+
 def claim_key(space: str, key: str) -> str:
     """String: who holds one key of a deduplicating pipeline. In no stream's slot: a claim stands for itself."""
     return f"{space}{OWN_MARK}claim:{key}"

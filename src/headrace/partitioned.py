@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from headrace.config import HandlerSettings
 from headrace.deadletters import DeadLetter, Replayed
-from headrace.errors import ConfigError, WrongType
-from headrace.names import check_group, keys_of
+from headrace.errors import ConfigError, NoGroup, WrongType
+from headrace.names import Keys, check_group, keys_of, mirror_group, partition_assignments
+from headrace.ordered import check_words, handler_options, make_ordered_job
 from headrace.partitions import Partitions
 from headrace.producer import Added, Addition, Durability
 from headrace.redis import commands, scripts
@@ -128,15 +129,28 @@ class PartitionedStream(Generic[T]):
 
     # ── handling ──
 
-    def handler(self, *, group: str, **options: Any) -> Callable[[F], F]:
+    def handler(self, *, group: str, ordered: bool = False, **options: Any) -> Callable[[F], F]:
         """Hang a handler on all partitions. The options are those of :meth:`headrace.Stream.handler`; the concurrency
-        is shared by the partitions, with at least one slot each."""
-        settings = HandlerSettings.of(**options)
+        is shared by the partitions, with at least one slot each.
+
+        With ``ordered=True`` the messages of a partition come one after the other, in order, and one worker at a time
+        owns it (ordered.py). Then ``concurrency`` is how many partitions a worker owns at most, ``rebalance=True``
+        hands some on when workers join, and ``prefetch`` says how many messages are read ahead.
+        """
         check_group(group)
+        if ordered:
+            settings = handler_options(options)
+        else:
+            check_words(options)
+            settings = HandlerSettings.of(**options)
 
         def register(function: F) -> F:
-            for part in self._parts:
-                self._app.register(replace(part.job(group, function, settings), partitions=self.partitions))
+            jobs = [replace(part.job(group, function, settings), partitions=self.partitions) for part in self._parts]
+            if ordered:
+                self._app.register_owner(make_ordered_job(jobs[0], self.partitions, options))
+            else:
+                for job in jobs:
+                    self._app.register(job)
             return function
 
         return register
@@ -144,9 +158,16 @@ class PartitionedStream(Generic[T]):
     # ── looking after it ──
 
     async def backlog(self, group: str) -> int:
-        """Unread + pending + waiting in all partitions."""
+        """Unread + pending + waiting in all partitions; for an ordered handler what its owners have not done."""
         check_group(group)
-        return sum([(await self._app.link.call(scripts.levels(part.keys, group))).backlog for part in self._parts])
+        return sum([await self._backlog(part.keys, group) for part in self._parts])
+
+    async def _backlog(self, keys: Keys, group: str) -> int:
+        try:
+            return (await self._app.link.call(scripts.levels(keys, group))).backlog
+        except NoGroup:
+            mirror = mirror_group(partition_assignments(self.name), group)
+            return (await self._app.link.call(scripts.levels(keys, mirror))).backlog
 
     @property
     def dead_letters(self) -> PartitionedDeadLetters:

@@ -18,6 +18,7 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
+from headrace.assignment import write_info
 from headrace.board import Board
 from headrace.errors import HeadraceError, Verdict, WrongType, classify
 from headrace.gate import Gate
@@ -36,7 +37,7 @@ from headrace.partitioned import agreeing, check_agreed
 from headrace.policy import reconnect_delay_ms
 from headrace.pulse import Pulse
 from headrace.recorder import Recorder
-from headrace.redis import capabilities, commands, scripts
+from headrace.redis import capabilities, commands, ownership, scripts
 from headrace.redis.connect import Server
 
 log = logging.getLogger("headrace")
@@ -141,7 +142,8 @@ class Worker:
     async def _open_lanes(self) -> None:
         link = self._server.link(f"headrace:{self.owner}:start")
         try:
-            for partitions in {job.partitions for job in self._jobs if job.partitions is not None}:
+            cut = {job.partitions for job in self._jobs} | {job.partitions for job in self._owner_jobs}
+            for partitions in filter(None, cut):
                 check_agreed(partitions, [await link.call(call) for call in agreeing(partitions)])
             for index, job in enumerate(self._jobs):
                 member = Member(keys_of(job.stream), job.group, self.owner, job.settings, self._fixed)
@@ -174,6 +176,9 @@ class Worker:
                 holding = Holding(*parts, inherits=self._listener is None)
                 self.holdings.append(holding)
                 await holding.open()
+                if job.partitions is not None:
+                    calls = [ownership.announce(member.keys, name, write_info(None)) for name in job.partitions.names]
+                    await link.pipe(calls)
         finally:
             await link.close()
 

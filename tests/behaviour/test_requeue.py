@@ -384,6 +384,28 @@ async def test_none_is_lost_and_none_handled_twice_without_a_crash(
     assert sorted(seen.payload["n"] for seen in ledger.seen) == list(range(60))
 
 
+@pytest.mark.servers("redis8")
+async def test_what_the_strategy_cannot_do_well_is_said_at_the_start(
+    server: Server, stream: str, make_app: MakeApp, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Other groups see every copy; workers of one group with two strategies rob each other."""
+    server.sync().xgroup_create(stream, "audit", "0", mkstream=True)
+    requeueing, in_place = make_app(server), make_app(server)
+
+    @requeueing.stream(stream).handler(**quick())
+    async def bill(order: Any) -> None: ...
+
+    @in_place.stream(stream).handler(group=GROUP)
+    async def bill_in_place(order: Any) -> None: ...
+
+    with caplog.at_level("WARNING"):
+        async with requeueing.worker(), in_place.worker():
+            pass
+    said = [record.getMessage() for record in caplog.records]
+    assert any("requeue.shared" in line and "audit" in line for line in said)
+    assert any("recovery.differs" in line for line in said)
+
+
 # ── settings ──
 
 

@@ -12,6 +12,7 @@ import logging
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Protocol
 
+from headrace.errors import HeadraceError
 from headrace.job import Job
 from headrace.locks import Locks
 from headrace.member import Member
@@ -95,6 +96,9 @@ class Engine(Protocol):
     def loops(self) -> list[Coroutine[Any, Any, None]]:
         """What has to run beside the lane's own services."""
 
+    async def close(self) -> None:
+        """The last thing before the links are closed."""
+
 
 def engine_for(
     job: Job,
@@ -142,6 +146,9 @@ class InPlaceEngine:
 
     def loops(self) -> list[Coroutine[Any, Any, None]]:
         return []
+
+    async def close(self) -> None:
+        """Nothing is left to be said."""
 
 
 class NoRescue:
@@ -228,6 +235,13 @@ class RequeueEngine:
 
     def loops(self) -> list[Coroutine[Any, Any, None]]:
         return [self._requeuer.run()]
+
+    async def close(self) -> None:
+        if self._locks is not None and self._link.is_open:
+            try:
+                await self._locks.flush()
+            except HeadraceError as error:
+                log.debug("locks.left stream=%s: %s; they run out by themselves", self._member.stream, error)
 
 
 async def _warn_of_others(link: Link, member: Member, mine: str) -> None:

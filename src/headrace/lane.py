@@ -224,6 +224,7 @@ class Lane:
 
     async def close(self) -> None:
         self.executor.close()
+        await self.engine.close()
         await self.read_link.close()
         await self.out_link.close()
 

@@ -29,6 +29,7 @@ from headrace.goclient import (
     Terminated,
 )
 from headrace.goclient.protocol import consumer_name, read_lock
+from tests.support.proxy import Proxy
 from tests.support.servers import Server
 from tests.support.wait import wait_until
 
@@ -323,6 +324,58 @@ async def test_an_entry_that_nobody_can_read_is_buried_and_reading_goes_on(
     dead = redis.xrange(f"{prefix}-input-dlq")
     assert [fields[b"_dlq_reason"] for _, fields in dead] == [b"unparseable", b"unparseable"]
     assert pending(server, prefix) == 0
+
+
+async def test_what_we_own_is_never_old_to_who_goes_by_idle_time_alone(
+    server: Server, prefix: str, make_app: MakeApp
+) -> None:
+    """Older releases of the Go client take over with XAUTOCLAIM, whatever the lock says."""
+    redis = server.sync()
+    async with ours(make_app(server), prefix) as mine:
+        await mine.client.announce(f"{prefix}:room")
+        await mine.until(Added)
+        await asyncio.sleep(1.5)
+        (row,) = redis.xpending_range(f"{prefix}-input", f"{prefix}-group", "-", "+", 10)
+        assert row["time_since_delivered"] < 1_000
+        assert row["times_delivered"] == 1
+
+
+async def test_orphans_behind_a_page_of_live_owners_are_recovered(
+    server: Server, prefix: str, make_app: MakeApp
+) -> None:
+    redis = server.sync()
+    stream, group = f"{prefix}-input", f"{prefix}-group"
+    ids = [redis.xadd(stream, {"lbs-input": Announcement(f"{prefix}:{n}").json()}) for n in range(8)]
+    redis.xgroup_create(stream, group, "0")
+    redis.xreadgroup(group, "redis-consumer-go", {stream: ">"})
+    redis.xclaim(stream, group, "redis-consumer-go", 0, ids, idle=60_000, justid=True)
+    for n, id_ in enumerate(ids[:6]):
+        redis.set(f"{prefix}:{n}<MUTEX_KEY_SEP>{id_.decode()}", "redis-consumer-go")
+    async with ours(make_app(server), prefix, batch=2, interval="60s") as mine:
+        await mine.until(Added, 2)
+        assert mine.client.streams == [f"{prefix}:6", f"{prefix}:7"]
+
+
+async def test_a_cut_connection_shorter_than_a_lock_costs_no_stream(
+    server: Server, prefix: str, make_app: MakeApp
+) -> None:
+    """The Go client gives a stream up at the first extension that fails."""
+    async with Proxy(server.socket) as proxy:
+        async with ours(make_app(proxy.url), prefix, lock="2s") as mine:
+            await mine.client.announce(f"{prefix}:room")
+            await mine.until(Added)
+            for _ in range(3):
+                await proxy.cut()
+                await asyncio.sleep(0.7)
+            assert mine.of(Disowned) == []
+            await mine.client.done_stream(f"{prefix}:room")
+
+
+async def test_done_before_start_and_done_twice_are_fine(server: Server, prefix: str, make_app: MakeApp) -> None:
+    client = GoClient(make_app(server), prefix, consumer="redis-consumer-x", **QUICK)
+    await client.done()
+    await client.done()
+    assert [event async for event in client.events()] == [Terminated("done")]
 
 
 async def test_after_its_retries_an_entry_goes_to_the_go_clients_dead_letters(

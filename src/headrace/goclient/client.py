@@ -111,8 +111,12 @@ class GoClient:
             raise ConfigError("GoClient does not speak to a cluster: the protocol's locks are in other slots")
         name = f"headrace:{self.consumer}"
         self._read_link, self._link = server.link(f"{name}:go-read"), server.link(f"{name}:go")
-        await self._ensure_group()
-        await self._read_link.open()
+        try:
+            await self._ensure_group()
+            await self._read_link.open()
+        except BaseException:
+            await self._link.close()
+            raise
         self._scanner = Scanner(self._seat, self._link, self._rules, self._app.recorder, self._held)
         self._holder = Holder(server, self._seat, self._held, lost=self._lost, failed=self._fail)
         loop = asyncio.get_running_loop()
@@ -142,6 +146,7 @@ class GoClient:
         self._ended = self._stopping = True
         self._freed.set()
         if not self._tasks:
+            self._events.put_nowait(Terminated("done"))
             return
         reading, *others = self._tasks
         if self._blocked and self._read_link.client_id:

@@ -29,7 +29,6 @@ from headrace.goclient import (
     Terminated,
 )
 from headrace.goclient.protocol import consumer_name, read_lock
-from tests.support.proxy import Proxy
 from tests.support.servers import Server
 from tests.support.wait import wait_until
 
@@ -357,18 +356,20 @@ async def test_orphans_behind_a_page_of_live_owners_are_recovered(
 
 
 async def test_a_cut_connection_shorter_than_a_lock_costs_no_stream(
-    server: Server, prefix: str, make_app: MakeApp
+    server_key: str, own_server: OwnServer, make_app: MakeApp
 ) -> None:
     """The Go client gives a stream up at the first extension that fails."""
-    async with Proxy(server.socket) as proxy:
-        async with ours(make_app(proxy.url), prefix, lock="2s") as mine:
-            await mine.client.announce(f"{prefix}:room")
-            await mine.until(Added)
-            for _ in range(3):
-                await proxy.cut()
-                await asyncio.sleep(0.7)
-            assert mine.of(Disowned) == []
-            await mine.client.done_stream(f"{prefix}:room")
+    server = own_server(server_key)
+    redis = server.sync()
+    async with ours(make_app(server), "rooms", lock="2s") as mine:
+        redis.xadd("rooms-input", {"lbs-input": Announcement(ROOM).json()})
+        await mine.until(Added)
+        for _ in range(3):
+            redis.client_kill_filter(_type="normal", skipme=True)
+            await asyncio.sleep(0.7)
+        assert mine.of(Disowned) == []
+        await mine.client.done_stream(ROOM)
+    assert pending(server, "rooms") == 0
 
 
 async def test_done_before_start_and_done_twice_are_fine(server: Server, prefix: str, make_app: MakeApp) -> None:

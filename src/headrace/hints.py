@@ -15,11 +15,12 @@ from headrace.errors import HeadraceError, MissingRight, Verdict, classify
 from headrace.redis import commands
 from headrace.redis.calls import Call, as_is
 from headrace.redis.connect import Server
+from headrace.redis.faults import translate
 
 log = logging.getLogger("headrace")
 
 LOOK_S = 0.2  # how soon the thread notices that it is to stop
-AGAIN_S = 2.0
+AGAIN_S = 0.5  # after a connection was lost
 
 
 class Hints:
@@ -61,8 +62,6 @@ class Hints:
                     log.warning("hints.failed: %s; recovery goes by its scans", error)
                     return
                 self._stop.wait(AGAIN_S)
-            except OSError:
-                self._stop.wait(AGAIN_S)
             finally:
                 link.close()
 
@@ -75,7 +74,9 @@ class Hints:
 
     def _listen(self, connection: Any) -> None:
         while not self._stop.is_set():
-            if connection.can_read(LOOK_S):
-                message = connection.read_response(disable_decoding=True)
-                if message[0] == b"pmessage":
-                    self._on_expired(message[3].decode("utf-8", "backslashreplace"))
+            try:
+                message = connection.read_response(disable_decoding=True) if connection.can_read(LOOK_S) else ()
+            except Exception as error:
+                raise translate(error) from error  # the client's own errors, which only headrace.redis may name
+            if message and message[0] == b"pmessage":
+                self._on_expired(message[3].decode("utf-8", "backslashreplace"))

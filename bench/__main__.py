@@ -21,7 +21,7 @@ from bench.arena import DEFAULT, KNOWN, Arena, arena
 from bench.report import Report, Run, markdown
 from tests.support.binaries import find
 
-CORE: Final = ("worker", "worker5ms", "rescue", "alive", "claim", "renew", "assignments")
+CORE: Final = ("worker", "worker5ms", "rescue", "alive", "claim", "renew", "assignments", "requeue")
 SPARK: Final = ("spark-read", "spark-sink", "spark-many", "spark-latency", "spark-pipeline")
 NAMES: Final = (*CORE, *SPARK)
 SETS: Final[dict[str, tuple[str, ...]]] = {"all": CORE, "spark": SPARK}

@@ -76,6 +76,8 @@ def check_owner(name: str) -> str:
         raise NameRefused(
             f"owner name {shown(name)} holds white space or control characters: use letters, digits, - _ ."
         )
+    if name in (RETRY_OWNER, RELEASE_OWNER):
+        raise NameRefused(f"owner name {shown(name)} marks what waits to be requeued: choose another")
     return name
 
 

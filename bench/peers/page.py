@@ -68,10 +68,10 @@ def _live(run: Run, way: str) -> str:
     found: Mapping[str, Any] | None = run[f"{way}_tally"]
     if found is None:
         return "has none"
-    text = f"{found['executions']} for {found['messages']}"
-    if found["executions"] != found["messages"] and way != "sigstop":
-        text = f"**{text}**"
-    return text if found["ended"] == found["messages"] else f"{text}, {found['messages'] - found['ended']} cut off"
+    text, unfinished = f"{found['executions']} for {found['messages']}", found["messages"] - found["ended"]
+    if unfinished:
+        return f"**{text}, {unfinished} never finished**"
+    return f"**{text}**" if found["executions"] != found["messages"] and way != "sigstop" else text
 
 
 def _errors(runs: Sequence[Run]) -> list[str]:

@@ -23,9 +23,13 @@ LIMIT_S: Final = 90.0
 
 
 def probe(peer: Peer, arena: Arena, kind: str, seconds: float) -> int:
-    """How many messages keep it busy for about so long."""
-    per_s = measure(peer, arena, kind, PROBE)["msgs_per_s"]
-    return int(min(MOST, max(LEAST, per_s * seconds)))
+    """How many messages keep it busy for about so long. A quick peer tells only when it has enough to do."""
+    tried, wanted = 0, PROBE
+    while wanted > 4 * tried:
+        tried = wanted
+        per_s = measure(peer, arena, kind, tried)["msgs_per_s"]
+        wanted = int(min(MOST, max(LEAST, per_s * seconds)))
+    return wanted
 
 
 def measure(peer: Peer, arena: Arena, kind: str, count: int) -> Run:

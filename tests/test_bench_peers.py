@@ -29,6 +29,7 @@ FOUND: dict[str, Any] = {
             "on": on,
             "errors": [],
             "msgs_per_s": speed,
+            "all_msgs_per_s": [speed],
             "default_late_s": "> 60",
             "fastest_late_s": 1.5,
             "async": "",

@@ -40,7 +40,7 @@ def _bar(run: Run, y: int, share: float) -> str:
     ours = run["peer"] == OURS.name
     colour = _COLOURS["ours" if ours else run["on"] if run["on"] in _COLOURS else "others"]
     length = max(1.0, share * (WIDTH - LEFT - RIGHT))
-    times = f" · Headrace {run['headrace_is_times']:g} ×" if "headrace_is_times" in run else ""
+    times = f" · Headrace {run['headrace_is_times']:.0f} ×" if "headrace_is_times" in run else ""
     weight = ' font-weight="600"' if ours else ""
     return (
         f'<text x="{LEFT - 10}" y="{y + 15}" text-anchor="end" fill="#1b1f23"{weight}>{escape(run["peer"])}</text>'

@@ -40,7 +40,7 @@ def _rate_row(run: Run) -> list[str]:
         f"{run['peer']} {run['peer_version']}",
         run["on"],
         _number(run.get("msgs_per_s")),
-        f"{times:g} ×" if times else "",
+        f"{times:.1f} ×" if times else "",
         _number(run.get("cpu_us_per_message")),
         _number(run.get("server_calls_per_message")),
         _number(run.get("requests_per_message")),

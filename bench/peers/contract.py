@@ -1,8 +1,8 @@
 """What an adapter program is told, and the handlers that all peers run. Stands on the standard library alone.
 
-An adapter is started as ``worker`` or as ``add`` with an Order as JSON. A worker runs until it is killed. An enqueuer
-reads lines of JSON from stdin, ``{"kind": "slow", "first": 0, "count": 4, "s": 2.5}``, adds that many messages of
-about 200 bytes and answers ``ok`` to each line.
+An adapter is started as ``worker`` or as ``add`` with an Order as JSON. A worker runs until it is killed, or until its
+stdin ends, which it does with the harness. An enqueuer reads lines of JSON from stdin, such as
+``{"kind": "slow", "first": 0, "count": 4, "s": 2.5}``, adds that many messages of about 200 bytes and answers ``ok``.
 
 The kinds of handlers, and what they note in a file outside the server:
 
@@ -20,6 +20,7 @@ import itertools
 import json
 import os
 import sys
+import threading
 import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
@@ -68,7 +69,14 @@ def begin(words: list[str]) -> tuple[str, Order]:
     role, order = words[1], Order(**json.loads(words[2]))
     _Desk.pen, _Desk.worker = Pen(order.history), order.worker
     _Desk.marks = frozenset({1, order.count})
+    if role == "worker":
+        threading.Thread(target=_leash, daemon=True).start()
     return role, order
+
+
+def _leash() -> None:
+    sys.stdin.buffer.read()
+    os._exit(1)
 
 
 def _note(op: str, payload: Payload) -> None:

@@ -94,7 +94,7 @@ class Stage:
             self._workers[name] = subprocess.Popen(
                 self._words("worker", name),
                 env=self._env,
-                stdin=subprocess.DEVNULL,
+                stdin=subprocess.PIPE,  # ends with us, and the worker with it
                 stdout=sink,
                 stderr=sink,
                 cwd=ROOT,

@@ -31,7 +31,7 @@ KINDS: Final = {"empty": "", "pause": "pause_"}  # of handlers, and what their f
 CRITERIA: Final = (Criterion("ratio", "≥", RATIO, {"peer": OURS.name}),)
 SHOWN: Final = (
     *("peer", "peer_version", "on", "msgs_per_s", "cpu_us_per_message", "server_calls_per_message"),
-    *("requests_per_message", "pause_msgs_per_s", "default_late_s", "fastest_late_s"),
+    *("requests_per_message", "others_cores", "pause_msgs_per_s", "default_late_s", "fastest_late_s"),
     *faults.LIVE,
 )
 

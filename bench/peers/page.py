@@ -105,8 +105,10 @@ def write(path: Path, told: Mapping[str, Any], chart: str | None) -> None:
 def _findings(told: Mapping[str, Any], chart: str | None) -> str:
     runs, machine = told["runs"], told["machine"]
     where = f"{machine['cores']} cores, {machine['system']}, Python {machine['python']}, {runs[0]['version']}"
+    rounds = max(len(run.get("all_msgs_per_s", ())) for run in runs)
     lines = [
-        f"Measured on {told['date']}: {where}. **Ratios count, not absolute figures**: all were taken in the same run."
+        f"Measured on {told['date']}: {where}; {rounds} rounds of rates. **Ratios count, not absolute figures**: all were "
+        "taken in the same run."
     ]
     lines += [_verdict(run) for run in runs if "ratio" in run]
     lines += [f"![Messages a second with an empty handler]({chart})"] if chart else []

@@ -106,10 +106,8 @@ def _findings(told: Mapping[str, Any], chart: str | None) -> str:
     runs, machine = told["runs"], told["machine"]
     where = f"{machine['cores']} cores, {machine['system']}, Python {machine['python']}, {runs[0]['version']}"
     rounds = max(len(run.get("all_msgs_per_s", ())) for run in runs)
-    lines = [
-        f"Measured on {told['date']}: {where}; {rounds} rounds of rates. **Ratios count, not absolute figures**: all were "
-        "taken in the same run."
-    ]
+    counts = "**Ratios count, not absolute figures**: all were taken in the same run."
+    lines = [f"Measured on {told['date']}: {where}; {rounds} rounds of rates. {counts}"]
     lines += [_verdict(run) for run in runs if "ratio" in run]
     lines += [f"![Messages a second with an empty handler]({chart})"] if chart else []
     return "\n\n".join([*lines, tables(runs), "### Settings", _settings(runs)])

@@ -13,7 +13,7 @@ from typing import Any
 from urllib.parse import quote
 
 from headrace.config import ConnectSettings
-from headrace.errors import ConfigError
+from headrace.errors import ConfigError, Unavailable
 from headrace.options import did_you_mean, duration_ms, shown, size_bytes
 from headrace.redis.connect import Server
 
@@ -167,6 +167,11 @@ class Address:
     @property
     def masked(self) -> str:
         return self.server().endpoint.masked
+
+    def unreachable(self, error: Unavailable) -> Unavailable:
+        """The same for somebody who waits: nobody tries again in the background."""
+        said = str(error).partition(": the server cannot be reached")[0]
+        return Unavailable(f"{self.masked}: {said}: check the URL, and that the server runs")
 
     def __repr__(self) -> str:
         return f"Address({self.masked!r})"

@@ -34,8 +34,7 @@ def check_server(settings: SourceSettings) -> None:
         link.open()
         states(link, settings.streams)
     except Unavailable as error:
-        said = str(error).partition(": the server cannot be reached")[0]
-        raise Unavailable(f"{settings.address.masked}: {said}: check the URL, and that the server runs") from None
+        raise settings.address.unreachable(error) from None
     finally:
         link.close()
 

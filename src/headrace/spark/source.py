@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import secrets
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
@@ -20,11 +22,14 @@ from headrace.spark.rows import Columns, Segment
 from headrace.spark.schema import layout_of
 from headrace.spark.source_options import SourceSettings
 from headrace.spark.state import looks, states
+from headrace.spark.tally import TalliedReader
 from headrace.spark.wire import Wire
 
 SMALL_ROWS: Final = 200  # a range of so few rows shares a request with others
 TOGETHER: Final = 100  # ranges in one request
 BATCH_ROWS: Final = 10_000
+
+log = logging.getLogger("headrace.spark")
 
 
 def check_server(settings: SourceSettings) -> None:
@@ -45,6 +50,7 @@ class ShareReader:
     def __init__(self, settings: SourceSettings, schema: StructType) -> None:
         self._settings = settings
         self._schema = schema
+        self._batch = ""
 
     def read(self, share: Share) -> Iterator[pa.RecordBatch]:
         from headrace.spark.vector import Fast
@@ -55,6 +61,7 @@ class ShareReader:
         pace = Pace(self._settings.fetch_bytes)
         try:
             small = [part for part in share.ranges if part.rows <= SMALL_ROWS]
+            self._batch = share.batch
             yield from self._read_small(wire, small, columns)
             for part in share.ranges:
                 if part.rows > SMALL_ROWS:
@@ -69,7 +76,10 @@ class ShareReader:
 
     def _reader(self, wire: Wire, part: Range, pace: Pace, decode: Decode) -> RangeReader:
         patience = Patience(self._settings.retry_ms)
-        return RangeReader(wire, part, pace, decode, fail_on_loss=self._settings.fail_on_loss, patience=patience)
+        strict = self._settings.fail_on_loss
+        if strict or not self._batch:
+            return RangeReader(wire, part, pace, decode, fail_on_loss=strict, patience=patience)
+        return TalliedReader(wire, part, pace, decode, fail_on_loss=strict, patience=patience, batch=self._batch)
 
     def _read_small(self, wire: Wire, parts: Sequence[Range], columns: Columns) -> Iterator[pa.RecordBatch]:
         """Many short ranges: their first requests go together, their rows share batches."""
@@ -141,8 +151,11 @@ class BatchReader(DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         wire = Wire(self._settings.address, "headrace-spark-driver")
         try:
-            ranges = self._ranges(wire)
-            return list(Planner(wire, self._settings).shares(ranges)) or [Share(())]
+            shares = Planner(wire, self._settings).shares(self._ranges(wire))
+            batch = f"once-{secrets.token_hex(6)}"
+            for share in shares:
+                share.batch = batch
+            return list(shares) or [Share(())]
         finally:
             wire.close()
 
@@ -154,9 +167,11 @@ class BatchReader(DataSourceReader):
         keys = find_streams(wire.link, self._settings)
         starts = {key: self._start(key) for key in keys}
         seen = looks(wire.link, {key: start.id for key, start in starts.items()})
-        if self._settings.fail_on_loss and self._settings.starting_ms is None:
+        if self._settings.starting_ms is None:
             for key, loss in losses(starts, seen):
-                raise lost_error(key, starts[key].id, loss)
+                if self._settings.fail_on_loss:
+                    raise lost_error(key, starts[key].id, loss)
+                log.warning("spark.lost stream=%s after=%s kind=%s lost=%s", key, starts[key].id, loss.kind, loss.lost)
         found = (range_of(key, starts[key], self._end(key, seen[key].state.last_id), seen[key]) for key in keys)
         return [part for part in found if part is not None]
 

@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 from tests.support.servers import Server
-from tests.support.spark_cluster import Driver
 from tests.support.spark_lab import ROWS, Lab
 from tests.support.wait import wait_until_sync
 
@@ -93,18 +92,15 @@ def test_a_server_that_restarts_during_a_query_costs_time_and_nothing_else(
     running.check()
 
 
-def test_two_drivers_at_once_on_one_checkpoint_add_every_row_once(lab: Lab, tmp_path: Path) -> None:
+def test_two_drivers_at_once_on_one_checkpoint_add_every_row_once(lab: Lab) -> None:
     """Spark lets one of them fail when it finds the other's traces; whoever is left goes on."""
-    second = Driver(MASTER, tmp_path, 99)
-    try:
-        lab.hold("commit")
-        for driver in (lab.driver, second):
-            driver.begin(**lab.job | (OTHERS if driver is second else {}))
-        wait_until_sync(lambda: len(lab.told("driver")) == 2, 120, what="both before the decision")
-        lab.release("commit")
-        errors = [driver.ended() for driver in (lab.driver, second)]
-    finally:
-        second.stop()
+    drivers = lab.live_drivers(2)
+    lab.hold("commit")
+    drivers[0].begin(**lab.job)
+    drivers[1].begin(**lab.job | OTHERS)
+    wait_until_sync(lambda: len(lab.told("driver")) == 2, 120, what="both before the decision")
+    lab.release("commit")
+    errors = [driver.ended() for driver in drivers]
     assert None in errors or all("oncurren" in str(error) for error in errors), errors
     lab.driver.run(**lab.job)
     lab.check()

@@ -143,7 +143,7 @@ def run(spark: SparkSession, job: dict[str, Any]) -> None:
     reading = reading.option("minPartitions", job["splits"]).option("maxOffsetsPerTrigger", job["rows_a_batch"])
     frame = reading.options(**job.get("options", {})).load().repartition(job["partitions"], "n")
     gate = F.arrow_udf(gated(gate_url, job["gate"]), "string")  # type: ignore[attr-defined]  # its stubs lack it
-    frame = frame.withColumn("n", gate("n"))
+    frame = frame.withColumn("payload", gate("payload"))  # the large one: a small one would wait in a buffer
     writing = frame.writeStream.format("gated-sink").option("url", job["url"]).option("gate", job["gate"])
     writing = writing.option("stream", job["target"]).option("checkpointLocation", job["checkpoint"])
     writing = writing.option("gateUrl", gate_url)

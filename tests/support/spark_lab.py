@@ -30,9 +30,16 @@ class Lab:
 
     @property
     def driver(self) -> Driver:
-        if not self._drivers or not self._drivers[-1].alive:
-            self._drivers.append(Driver(self.master, self._folder, len(self._drivers), **self._conf))
-        return self._drivers[-1]
+        """One that is alive, the same as long as it is."""
+        return self.live_drivers(1)[0]
+
+    def live_drivers(self, count: int) -> list[Driver]:
+        """So many that are alive, started where they are missing."""
+        alive = [driver for driver in self._drivers if driver.alive]
+        for _ in range(count - len(alive)):
+            alive.append(Driver(self.master, self._folder, len(self._drivers), **self._conf))
+            self._drivers.append(alive[-1])
+        return alive[:count]
 
     def prepare(self, server: Server, prefix: str, checkpoint: Path, gate: Server | None = None) -> None:
         """New streams and a new checkpoint. The gate may stand on another server, which outlives this one."""

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 LOADING: Final = "pyspark.sql.worker.create_data_source"  # where Spark makes this object for a read
+PUSHING: Final = "pyspark.sql.worker.data_source_pushdown_filters"
 
 
 class Refused(DataSourceStreamReader):
@@ -55,7 +56,7 @@ class RedisStreams(DataSource):
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)
-        if _made_for_a_read():  # with a schema of the user's, schema() is not asked
+        if _runs(LOADING):  # with a schema of the user's, schema() is not asked
             plainly(self._check_source)
 
     @classmethod
@@ -92,6 +93,10 @@ class RedisStreams(DataSource):
             from headrace.spark.tables import TableReader
 
             return TableReader(settings, schema)
+        if _runs(PUSHING):  # elsewhere Spark refuses a reader that takes filters
+            from headrace.spark.filters import FilteredReader
+
+            return FilteredReader(settings, schema)
         from headrace.spark.source import BatchReader
 
         return BatchReader(settings, schema)
@@ -137,7 +142,7 @@ def plainly(step: Callable[[], T]) -> T:
         raise error.with_traceback(None) from None
 
 
-def _made_for_a_read() -> bool:
-    """Whether this process makes data sources for reads. A sink is made elsewhere, and has other options."""
+def _runs(worker: str) -> bool:
+    """Whether this process is one of Spark's workers for a certain step: Spark itself does not tell."""
     main = getattr(sys.modules.get("__main__"), "__spec__", None)
-    return LOADING in sys.modules or (main is not None and main.name == LOADING)
+    return worker in sys.modules or (main is not None and main.name == worker)

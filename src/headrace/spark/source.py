@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import secrets
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 import pyarrow as pa
@@ -15,7 +16,7 @@ from headrace.errors import HeadraceError, Unavailable
 from headrace.spark.chunks import Decode, Listed, Pace, Patience, RangeReader, listed
 from headrace.spark.keyspace import find_streams
 from headrace.spark.loss import lost_error
-from headrace.spark.offsets import START, Position, before_ms
+from headrace.spark.offsets import START, ZERO, Position, before_ms, parse_id
 from headrace.spark.plan import Range, Share
 from headrace.spark.planner import Planner, losses, range_of
 from headrace.spark.rows import Columns, Segment
@@ -140,12 +141,31 @@ def _weight(entries: Sequence[Any]) -> int:
     return sum(map(len, entries[0][1])) * len(entries) if entries else 0
 
 
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """What a filter leaves to read: some streams, or times. None: everything."""
+
+    streams: frozenset[str] | None = None
+    from_ms: int | None = None
+    until_ms: int | None = None  # the first ms that is not read
+
+    def start(self, start: Position) -> Position:
+        """Where reading begins; the entry there need not exist, so nothing is counted from it."""
+        moved = ZERO if self.from_ms is None else before_ms(self.from_ms)
+        return start if parse_id(moved) <= start.number else Position(moved)
+
+    def end(self, end: str) -> str:
+        bound = end if self.until_ms is None else before_ms(max(0, self.until_ms))
+        return min(end, bound, key=parse_id)
+
+
 class BatchReader(DataSourceReader):
     """``spark.read``: what the streams hold at the moment of planning."""
 
     def __init__(self, settings: SourceSettings, schema: StructType) -> None:
         self._settings = settings
         self._shares = ShareReader(settings, schema)
+        self._bounds = Bounds()
         layout_of(schema)
 
     def partitions(self) -> Sequence[InputPartition]:
@@ -164,7 +184,8 @@ class BatchReader(DataSourceReader):
         return self._shares.read(partition)
 
     def _ranges(self, wire: Wire) -> list[Range]:
-        keys = find_streams(wire.link, self._settings)
+        wanted = self._bounds.streams
+        keys = [key for key in find_streams(wire.link, self._settings) if wanted is None or key in wanted]
         starts = {key: self._start(key) for key in keys}
         seen = looks(wire.link, {key: start.id for key, start in starts.items()})
         if self._settings.starting_ms is None:
@@ -172,7 +193,9 @@ class BatchReader(DataSourceReader):
                 if self._settings.fail_on_loss:
                     raise lost_error(key, starts[key].id, loss)
                 log.warning("spark.lost stream=%s after=%s kind=%s lost=%s", key, starts[key].id, loss.kind, loss.lost)
-        found = (range_of(key, starts[key], self._end(key, seen[key].state.last_id), seen[key]) for key in keys)
+        begun = {key: self._bounds.start(start) for key, start in starts.items()}
+        seen |= looks(wire.link, {key: start.id for key, start in begun.items() if start is not starts[key]})
+        found = (range_of(key, begun[key], self._end(key, seen[key].state.last_id), seen[key]) for key in keys)
         return [part for part in found if part is not None]
 
     def _start(self, key: str) -> Position:
@@ -183,6 +206,9 @@ class BatchReader(DataSourceReader):
         return START
 
     def _end(self, key: str, last_id: str) -> str:
+        return self._bounds.end(self._told_end(key, last_id))
+
+    def _told_end(self, key: str, last_id: str) -> str:
         if self._settings.ending_ms is not None:
             return before_ms(self._settings.ending_ms)
         if isinstance(self._settings.ending, dict):

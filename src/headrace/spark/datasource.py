@@ -5,9 +5,8 @@ Spark builds this object anew in several processes and pickles it between them, 
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator, MutableMapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pyspark.sql.datasource import (
     DataSource,
@@ -22,13 +21,12 @@ from pyspark.sql.types import StructType
 
 from headrace.errors import ConfigError, HeadraceError
 from headrace.spark import NAME
+from headrace.spark.workers import LOADING, PUSHING, runs
 
 if TYPE_CHECKING:
     from headrace.spark.source_options import SourceSettings
 
 T = TypeVar("T")
-LOADING: Final = "pyspark.sql.worker.create_data_source"  # where Spark makes this object for a read
-PUSHING: Final = "pyspark.sql.worker.data_source_pushdown_filters"
 
 
 class Refused(DataSourceStreamReader):
@@ -56,7 +54,7 @@ class RedisStreams(DataSource):
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)
-        if _runs(LOADING):  # with a schema of the user's, schema() is not asked
+        if runs(LOADING):  # with a schema of the user's, schema() is not asked
             plainly(self._check_source)
 
     @classmethod
@@ -93,7 +91,7 @@ class RedisStreams(DataSource):
             from headrace.spark.tables import TableReader
 
             return TableReader(settings, schema)
-        if _runs(PUSHING):  # elsewhere Spark refuses a reader that takes filters
+        if runs(PUSHING):  # elsewhere Spark refuses a reader that takes filters
             from headrace.spark.filters import FilteredReader
 
             return FilteredReader(settings, schema)
@@ -140,9 +138,3 @@ def plainly(step: Callable[[], T]) -> T:
         return step()
     except HeadraceError as error:
         raise error.with_traceback(None) from None
-
-
-def _runs(worker: str) -> bool:
-    """Whether this process is one of Spark's workers for a certain step: Spark itself does not tell."""
-    main = getattr(sys.modules.get("__main__"), "__spec__", None)
-    return worker in sys.modules or (main is not None and main.name == worker)

@@ -34,6 +34,7 @@ from headrace.spark.source import check_server
 from headrace.spark.source_options import SourceSettings
 from headrace.spark.taking import owner_of
 from headrace.spark.wire import Wire
+from headrace.spark.workers import leave_quietly
 
 BATCH_AT_MOST: Final = 10_000  # deliveries: their leases are renewed one by one
 AT_ONCE: Final = 100  # ids in one request
@@ -98,6 +99,7 @@ class GroupReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return held
 
     def stop(self) -> None:
+        leave_quietly()
         if self._renewal is not None:
             self._renewal.stop()
             self._renewal = None

@@ -188,6 +188,10 @@ class Keys:
         """String: the last batch that a Spark query has claimed in one group, and its last page."""
         return f"{self.prefix}{OWN_MARK}batch:{len(group.encode())}:{group}:{token}"
 
+    def lost(self, batch: str) -> str:
+        """Hash: range -> rows that Spark's tasks lost in it, of one batch."""
+        return f"{self.prefix}{OWN_MARK}lost:{batch}"
+
     def added(self, key: str) -> str:
         """String: id under which one idempotency key was added (SPEC 35)."""
         return f"{self.prefix}{OWN_MARK}added:{key}"

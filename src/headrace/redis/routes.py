@@ -128,7 +128,8 @@ class InCluster:
 
     def _fresh(self) -> Steps:
         """Generator: read the map if need be. One that cannot be read is no error while an older one is there."""
-        if not self._stale or (self._map.shards and time.monotonic() < self._read_at + AGAIN_S):
+        known = bool(self._map.shards)  # until then everybody asks: there is nothing to go by
+        if known and (not self._stale or time.monotonic() < self._read_at + AGAIN_S):
             return
         self._stale, self._read_at = False, time.monotonic()
         try:

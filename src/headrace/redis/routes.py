@@ -54,6 +54,9 @@ class OneNode:
         yield from ()
         return self._node
 
+    def settled(self, key: str) -> Node | None:
+        return self._node
+
     def masters(self) -> Steps:
         yield from ()
         return (self._node,)
@@ -103,6 +106,9 @@ class InCluster:
                 stream=tag,
             )
         return node
+
+    def settled(self, key: str) -> Node | None:
+        return None if self._stale or not key else self._map.master(slot_of(key))
 
     def masters(self) -> Steps:
         yield from self._fresh()
@@ -201,6 +207,11 @@ class BySentinel:
         elif now >= self._check_at:
             yield from self._check()
         assert self._told is not None
+        return self._told.primary
+
+    def settled(self, key: str) -> Node | None:
+        if self._told is None or self._stale or time.monotonic() >= self._check_at:
+            return None
         return self._told.primary
 
     def masters(self) -> Steps:

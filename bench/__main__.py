@@ -21,7 +21,7 @@ from bench.arena import DEFAULT, KNOWN, Arena, arena
 from bench.report import Report, Run, markdown
 from tests.support.binaries import find
 
-CORE: Final = ("worker", "worker5ms", "rescue", "alive", "claim", "renew")
+CORE: Final = ("worker", "worker5ms", "rescue", "alive", "claim", "renew", "assignments")
 SPARK: Final = ("spark-read", "spark-sink", "spark-many", "spark-latency", "spark-pipeline")
 OWN: Final = ("cluster",)  # brings servers of its own, so it is not among "all"
 NAMES: Final = (*CORE, *OWN, *SPARK)

@@ -11,11 +11,15 @@ async def bill(order):
 """
 
 from headrace.app import App
+from headrace.assignments import Assignments
 from headrace.codec import FieldsCodec
 from headrace.deadletters import DeadLetter
 from headrace.effects import Effect
 from headrace.errors import (
     AddUnknown,
+    AlreadyClaimed,
+    AssignmentRefused,
+    AssignmentTaken,
     AuthFailed,
     Bury,
     ConfigError,
@@ -28,6 +32,7 @@ from headrace.errors import (
     HeadraceError,
     MissingRight,
     NameRefused,
+    NotOwned,
     OwnerTaken,
     PayloadTooLarge,
     Release,
@@ -40,9 +45,12 @@ from headrace.errors import (
     WrongType,
 )
 from headrace.message import Delivery, SyncDelivery
+from headrace.partitioned import PartitionedStream
 from headrace.policy import Backoff
 from headrace.producer import Added
 from headrace.recorder import CountingRecorder, Recorder
+from headrace.recovery import InPlace, Requeue
+from headrace.room import OwnedMessage, Room
 from headrace.stream import Stream
 from headrace.worker import Worker
 
@@ -51,7 +59,11 @@ __version__ = "0.1.0"
 __all__ = [
     "AddUnknown",
     "Added",
+    "AlreadyClaimed",
     "App",
+    "AssignmentRefused",
+    "AssignmentTaken",
+    "Assignments",
     "AuthFailed",
     "Backoff",
     "Bury",
@@ -68,13 +80,19 @@ __all__ = [
     "FieldsCodec",
     "HandlerRefused",
     "HeadraceError",
+    "InPlace",
     "MissingRight",
     "NameRefused",
+    "NotOwned",
+    "OwnedMessage",
     "OwnerTaken",
+    "PartitionedStream",
     "PayloadTooLarge",
     "Recorder",
     "Release",
+    "Requeue",
     "Retry",
+    "Room",
     "ServerError",
     "ServerRefused",
     "ServerTooOld",

@@ -15,11 +15,15 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontext
 from typing import Any, Self, TypeVar, overload
 
 from headrace import embedded, loop
+from headrace.assignments import Assignments
 from headrace.board import Board
 from headrace.config import ConnectSettings, duration_ms
 from headrace.errors import ConfigError, HandlerRefused
+from headrace.holding import Holding, Tenants
 from headrace.job import Job
 from headrace.names import check_owner, owner_name
+from headrace.ownerjob import OwnerJob
+from headrace.partitioned import PartitionedStream
 from headrace.producer import Producer
 from headrace.recorder import NoRecorder, Recorder
 from headrace.redis.calls import Call
@@ -64,6 +68,7 @@ class App:
         self._server: Server | None = None
         self._private: embedded.Embedded | None = None
         self._jobs: list[Job] = []
+        self._owner_jobs: list[OwnerJob] = []
         self._factories: dict[type, Callable[..., Any]] = {}
         self._hooks: list[Callable[[], Any]] = []
         self._last_hooks: list[Callable[[], Any]] = []
@@ -74,7 +79,7 @@ class App:
 
     def __repr__(self) -> str:
         where = "not connected yet" if self._server is None else self._server.endpoint.masked
-        return f"<App {where}, {len(self._jobs)} handlers>"
+        return f"<App {where}, {len(self._jobs) + len(self._owner_jobs)} handlers>"
 
     # ── where ──
 
@@ -95,12 +100,45 @@ class App:
     # ── what ──
 
     @overload
+    def stream(
+        self, name: str, model: type[T], *, max_bytes: int | str | None = None, partitions: int
+    ) -> PartitionedStream[T]: ...
+    @overload
+    def stream(
+        self, name: str, model: Any = None, *, max_bytes: int | str | None = None, partitions: int
+    ) -> PartitionedStream[Any]: ...
+    @overload
     def stream(self, name: str, model: type[T], *, max_bytes: int | str | None = None) -> Stream[T]: ...
     @overload
     def stream(self, name: str, model: Any = None, *, max_bytes: int | str | None = None) -> Stream[Any]: ...
-    def stream(self, name: str, model: Any = None, *, max_bytes: int | str | None = None) -> Stream[Any]:
-        """A stream by name. ``model``: dataclass, pydantic or msgspec model, dict (the default), str, bytes, codec."""
-        made: Stream[Any] = Stream(self, name, model, max_bytes=max_bytes)
+    def stream(
+        self, name: str, model: Any = None, *, max_bytes: int | str | None = None, partitions: int | None = None
+    ) -> Stream[Any] | PartitionedStream[Any]:
+        """A stream by name. ``model``: dataclass, pydantic or msgspec model, dict (the default), str, bytes, codec.
+
+        With ``partitions`` its messages are spread over so many streams, by their key.
+        """
+        if partitions is not None:
+            return PartitionedStream(self, name, model, partitions=partitions, max_bytes=max_bytes)
+        return Stream(self, name, model, max_bytes=max_bytes)
+
+    @overload
+    def assignments(
+        self, name: str, model: type[T], *, group: str = "owners", max_bytes: int | str | None = None, **options: Any
+    ) -> Assignments[T]: ...
+    @overload
+    def assignments(
+        self, name: str, model: Any = None, *, group: str = "owners", max_bytes: int | str | None = None, **options: Any
+    ) -> Assignments[Any]: ...
+    def assignments(
+        self, name: str, model: Any = None, *, group: str = "owners", max_bytes: int | str | None = None, **options: Any
+    ) -> Assignments[Any]:
+        """Streams of streams: announced by name, each owned whole and in order by one owner at a time.
+
+        ``model`` is what their messages hold, as for :meth:`stream`. Options, also of @rooms.owner(): lease,
+        concurrency, prefetch, rebalance, max_attempts, backoff, stall_after, start, dead_letters_maxlen, prefix.
+        """
+        made: Assignments[Any] = Assignments(self, name, model, group=group, max_bytes=max_bytes, options=options)
         return made
 
     def provide(self, kind: type[T], factory: Callable[[], Any]) -> None:
@@ -133,6 +171,13 @@ class App:
             )
         self._jobs.append(job)
 
+    def register_owner(self, job: OwnerJob) -> None:
+        if any((known.stream, known.group) == (job.stream, job.group) for known in self._owner_jobs):
+            raise HandlerRefused(
+                f"{job.name}: group {job.group!r} of {job.stream!r} has an owner already: give this one another group"
+            )
+        self._owner_jobs.append(job)
+
     @property
     def url(self) -> str | None:
         """The URL given in the code, if any."""
@@ -150,6 +195,10 @@ class App:
     @property
     def jobs(self) -> tuple[Job, ...]:
         return tuple(self._jobs)
+
+    @property
+    def owner_jobs(self) -> tuple[OwnerJob, ...]:
+        return tuple(self._owner_jobs)
 
     # ── producing ──
 
@@ -217,12 +266,25 @@ class App:
                 provided=provided,
                 grace_s=self._grace_s,
                 board=board,
+                owner_jobs=self._owner_jobs,
             )
             async with worker:
                 yield worker
 
+    def listener_worker(self, job: OwnerJob, listener: Callable[[Holding], Tenants]) -> Worker:
+        """A worker whose rooms are a listener's (Assignments.events); whoever asked for it starts and stops it."""
+        return Worker(
+            *((), self.server, self._owner or owner_name()),
+            fixed=self._owner is not None,
+            recorder=self.recorder,
+            provided={},
+            grace_s=self._grace_s,
+            owner_jobs=[job],
+            listener=listener,
+        )
+
     def sized(self, concurrency: int | None) -> list[Job]:
-        if not self._jobs:
+        if not self._jobs and not self._owner_jobs:
             raise ConfigError("this app has no handlers: decorate a function with @stream.handler(group=...)")
         return [job if concurrency is None else job.with_concurrency(concurrency) for job in self._jobs]
 

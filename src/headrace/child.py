@@ -63,7 +63,16 @@ def hello_of(app: App, owner: str) -> bytes:
         }
         for job in app.jobs
     ]
-    return json.dumps({"pid": os.getpid(), "owner": owner, "lanes": lanes}).encode() + b"\n"
+    owned = [
+        {
+            "stream": job.stream,
+            "group": job.group,
+            "lease_ms": job.settings.handler.lease_ms,
+            "stall_after_ms": job.settings.handler.stall_after_ms,
+        }
+        for job in app.owner_jobs
+    ]
+    return json.dumps({"pid": os.getpid(), "owner": owner, "lanes": lanes, "owned": owned}).encode() + b"\n"
 
 
 async def handle(app: App, options: argparse.Namespace) -> None:

@@ -27,6 +27,10 @@
     │   └── CommandRefused        FATAL    any other error reply
     ├── OwnerTaken                FATAL    a fixed owner name is in use elsewhere; .owner .holder
     ├── DeliveryLost              FENCED   outcome of a former owner; .stream .group .id .holder
+    ├── AssignmentTaken           FENCED   a word of a former owner of a stream; .stream .holder
+    ├── AssignmentRefused         FATAL    an assignment that cannot be had now; .stream
+    │   ├── AlreadyClaimed                 somebody else has it; .holder
+    │   └── NotOwned                       not mine, or finished
     ├── EffectRefused             FATAL    an effect that could fail half-way
     ├── AddUnknown                RETRY    some adds have no answer; .results
     ├── DurabilityUnmet           RETRY    added, but how safely is unknown; .id .wanted
@@ -240,6 +244,45 @@ class DeliveryLost(HeadraceError):
         self.group = group
         self.id = id
         self.holder = holder
+
+
+class AssignmentTaken(HeadraceError):
+    """The word came from a former owner of a stream and was refused (SPEC 43). Nothing was changed."""
+
+    verdict = Verdict.FENCED
+
+    def __init__(self, message: str = "", *, stream: str = "", holder: str = "") -> None:
+        taken = f"taken over by {holder}" if holder else "given back, finished or taken over"
+        super().__init__(
+            message
+            or f"{stream}: {taken}; what its former owner said was refused and nothing was changed. "
+            "The new owner goes on after the last acknowledged message"
+        )
+        self.stream = stream
+        self.holder = holder
+
+
+class AssignmentRefused(HeadraceError):
+    """An assignment that cannot be had, or ended, by this owner."""
+
+    def __init__(self, message: str = "", *, stream: str = "") -> None:
+        super().__init__(message)
+        self.stream = stream
+
+
+class AlreadyClaimed(AssignmentRefused):
+    """Another owner has it: of two that claim an expired assignment one wins (SPEC 44)."""
+
+    def __init__(self, message: str = "", *, stream: str = "", holder: str = "") -> None:
+        super().__init__(
+            message or f"{stream} is owned by {holder or 'somebody else'}: nothing to do, its owner goes on with it",
+            stream=stream,
+        )
+        self.holder = holder
+
+
+class NotOwned(AssignmentRefused):
+    """This owner does not have it, or it is finished."""
 
 
 class EffectRefused(HeadraceError):

@@ -13,9 +13,11 @@ back.
 
 from __future__ import annotations
 
+import functools
 import logging
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -23,7 +25,7 @@ from headrace.board import Board
 from headrace.errors import HeadraceError, MissingRight, Verdict, classify
 from headrace.names import Keys, keys_of
 from headrace.policy import crash_delay_ms
-from headrace.redis import commands, scripts
+from headrace.redis import commands, ownership, scripts
 from headrace.redis.connect import Server
 from headrace.redis.link import SyncLink
 
@@ -53,6 +55,7 @@ class Ward:
     owner: str
     lanes: list[Held]
     board: Board
+    owned: list[Held] = field(default_factory=list)  # assignments: one lease for all of a group
     cpu: int = -1
     cpu_at: float = 0.0
     renew_at: dict[int, float] = field(default_factory=dict)
@@ -70,7 +73,11 @@ def read_hello(hello: dict[str, object], board: Board) -> Ward:
         )
         for lane in hello["lanes"]  # type: ignore[attr-defined]
     ]
-    return Ward(int(str(hello["pid"])), str(hello["owner"]), lanes, board)
+    owned = [
+        Held(keys_of(each["stream"]), each["group"], each["lease_ms"], each["stall_after_ms"], 0)
+        for each in hello["owned"]  # type: ignore[attr-defined]
+    ]
+    return Ward(int(str(hello["pid"])), str(hello["owner"]), lanes, board, owned)
 
 
 class Guardian:
@@ -106,10 +113,9 @@ class Guardian:
             with self._lock:
                 wards = list(self._wards.values())
             failed = False
-            held = [(ward, index) for ward in wards for index in range(len(ward.lanes))]
-            for ward, index in held:
+            for look in [look for ward in wards for look in self._looks(ward)]:
                 try:
-                    self._look(ward, index, ward.lanes[index], time.monotonic())
+                    look(time.monotonic())
                 except HeadraceError as error:  # another lane's server may well be there
                     if not (self._failing or failed):
                         log.warning("guardian.waits: %s", error)
@@ -118,8 +124,12 @@ class Guardian:
 
     def _look_s(self) -> float:
         with self._lock:
-            leases = [lane.lease_ms for ward in self._wards.values() for lane in ward.lanes]
+            leases = [held.lease_ms for ward in self._wards.values() for held in (*ward.lanes, *ward.owned)]
         return min(leases, default=1_000) / 1000 / 12
+
+    def _looks(self, ward: Ward) -> list[Callable[[float], None]]:
+        lanes = [functools.partial(self._look, ward, index, lane) for index, lane in enumerate(ward.lanes)]
+        return [*lanes, *(functools.partial(self._look_at_owned, ward, held) for held in ward.owned)]
 
     def _look(self, ward: Ward, index: int, lane: Held, now: float) -> None:
         if now < ward.renew_at.get(index, 0.0) or not is_alive(ward, lane, now):
@@ -127,15 +137,21 @@ class Guardian:
         ward.renew_at[index] = now + lane.lease_ms / 6000
         self._renew(ward, lane)
 
-    def _renew(self, ward: Ward, lane: Held) -> None:
+    def _look_at_owned(self, ward: Ward, held: Held, now: float) -> None:
+        # Its own heartbeat stamps the board a dozen times a lease: silent for a third, it cannot run just now.
+        if now - ward.board.thread_stamp > held.lease_ms / 3000 and is_alive(ward, held, now):
+            self._dialled(ward).call(ownership.renew_lease(held.keys, held.group, ward.owner, held.lease_ms))
+
+    def _dialled(self, ward: Ward) -> SyncLink:
         if self._link is None:
-            lease_ms = min(held.lease_ms for held in ward.lanes)
+            lease_ms = min(held.lease_ms for held in (*ward.lanes, *ward.owned))
             self._link = self._server.sync_link("headrace:guardian", timeout_ms=max(50, lease_ms // 4))
-        start = "-"
+        return self._link
+
+    def _renew(self, ward: Ward, lane: Held) -> None:
+        link, start = self._dialled(ward), "-"
         while start:
-            page = self._link.call(
-                scripts.renew_owner(lane.keys, lane.group, ward.owner, lane.lease_ms // 2, start, CHUNK)
-            )
+            page = link.call(scripts.renew_owner(lane.keys, lane.group, ward.owner, lane.lease_ms // 2, start, CHUNK))
             start = page.start
 
 
@@ -170,6 +186,11 @@ def adopt(link: SyncLink, ward: Ward) -> int:
         try:
             handed += _adopt_lane(link, ward, index, lane)
         except HeadraceError as error:  # another lane's server may well be there
+            failed = failed or error
+    for held in ward.owned:
+        try:
+            link.call(ownership.end_lease(held.keys, held.group, ward.owner))  # heirs look five times a second
+        except HeadraceError as error:
             failed = failed or error
     log.warning("owner.died owner=%s pid=%d: %d deliveries handed back", ward.owner, ward.pid, handed)
     if failed is not None:

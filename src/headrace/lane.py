@@ -16,6 +16,7 @@ import time
 from collections.abc import Coroutine, Mapping
 from typing import Any
 
+from headrace.engines import engine_for
 from headrace.executor import Executor
 from headrace.gate import Gate
 from headrace.groups import Groups
@@ -33,8 +34,6 @@ from headrace.redis import capabilities, replies, scripts
 from headrace.redis.calls import Call, Word
 from headrace.redis.capabilities import Capabilities
 from headrace.redis.connect import Server
-from headrace.redis.endings import Endings
-from headrace.rescuer import Rescuer
 from headrace.runners import Runners
 from headrace.slots import Slots
 from headrace.waiting import Waiting
@@ -63,7 +62,7 @@ class Lane:
         gate.watch(self.slots)
         self.read_link = server.link(f"headrace:{member.owner}:read", at=member.stream)
         self.out_link = server.link(f"headrace:{member.owner}:out", at=member.stream)
-        self._endings = Endings(member, delete=_delete_mode(job, can))
+        self.engine = engine_for(job, member, self.out_link, can, recorder, slots=self.slots, lost=self.lost)
         self.outbox = Outbox(
             member,
             self.out_link,
@@ -72,7 +71,7 @@ class Lane:
             marks=marks,
             freed=self._freed,
             handled_in=self._handled_in,
-            endings=self._endings,
+            endings=self.engine.endings,
         )
         self.executor = Executor(
             job,
@@ -91,8 +90,9 @@ class Lane:
             batch=job.batch,
             batch_wait_ms=job.settings.batch_wait_ms,
         )
-        self.intake = Intake(self, job, member, self.slots, self.runners, self.outbox, self.out_link, recorder)
-        self.rescuer = Rescuer(member, recorder, native=can.claim)
+        self.intake = Intake(
+            self, job, member, self.slots, self.runners, self.outbox, self.out_link, recorder, self.engine
+        )
         self.groups = Groups(member, self.out_link, recorder)
         self.janitor = Janitor(member, self.out_link, recorder, in_flight=lambda: len(self.slots.held))
         self.reader = Reader(
@@ -103,12 +103,12 @@ class Lane:
             recorder,
             acks=self.outbox,
             due=Waiting(member, recorder),
-            rescue=self.rescuer,
+            rescue=self.engine.rescue,
             accept=self.intake.accept,
             regroup=self.groups.again,
             stuck=self.intake.stuck,
             learn=self._learn,
-            native=can.claim,
+            native=self.engine.native,
         )
         self._warned_lease = 0
 
@@ -155,11 +155,10 @@ class Lane:
         )
 
     async def _learn(self) -> bool:
-        """Another server may answer now: ask again what it can do. Answers whether it knows CLAIM."""
+        """Another server may answer now: ask again what it can do. Answers whether the read itself takes over."""
         can = capabilities.judge(await self.read_link.pipe(capabilities.probe(self.member.keys)))
-        self._endings.delete = _delete_mode(self.job, can)
-        self.rescuer.native = can.claim
-        return can.claim
+        self.engine.learn(can)
+        return self.engine.native
 
     # ── what the lifeline tells, on the loop ──
 
@@ -173,6 +172,7 @@ class Lane:
             lease=self.heard_lease,
             failed=failed,
             join=self.join_call(),
+            renew=self.engine.renew,
         )
 
     def lost(self, delivery: Delivery[Any], word: Word) -> None:
@@ -196,7 +196,7 @@ class Lane:
     def heard_lease(self, lease_ms: int) -> None:
         """The group's longest lease: rescue goes by it (SPEC 7b)."""
         own_ms = self.job.settings.lease_ms
-        self.rescuer.lease_ms = max(lease_ms, own_ms)
+        self.engine.heard_lease(max(lease_ms, own_ms))
         if lease_ms > own_ms and lease_ms != self._warned_lease:
             self._warned_lease = lease_ms
             log.warning(
@@ -208,10 +208,12 @@ class Lane:
 
     def loops(self) -> list[Coroutine[Any, Any, None]]:
         """What has to run for this lane, beside its handlers: the reader last, so that everything is ready for it."""
-        found = [self.outbox.run(), self.janitor.run()]
-        if self.intake.completion is not None:
-            found.append(self.intake.completion.run())
-        return found
+        return [
+            self.outbox.run(),
+            self.janitor.run(),
+            *(step.run() for step in self.intake.steps),
+            *self.engine.loops(),
+        ]
 
     def stop_taking(self) -> None:
         """Nothing is read or started any more; what was read and not started goes back."""
@@ -234,9 +236,3 @@ class Lane:
     def _freed(self) -> None:
         self.reader.freed()
         self.gate.nudge()
-
-
-def _delete_mode(job: Job, can: Capabilities) -> scripts.Delete:
-    if not job.settings.delete_on_ack:
-        return "no"
-    return "acked" if can.ackdel else "sole"

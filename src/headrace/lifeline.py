@@ -23,6 +23,7 @@ from typing import Any
 from headrace.errors import HeadraceError, Verdict, classify
 from headrace.member import Member
 from headrace.message import Delivery
+from headrace.pulse import Pulse
 from headrace.recorder import Recorder
 from headrace.redis import replies, scripts
 from headrace.redis.calls import Call, Word
@@ -48,30 +49,8 @@ class Strand:
     lease: Callable[[int], None]  # told the group's longest lease
     failed: Callable[[BaseException], None]
     join: Call[replies.Joined]  # enters the owner again when its entry vanished
+    renew: Callable[[Sequence[tuple[bytes, int]]], Call[list[Word]]]  # keeps deliveries given as (id, count) alive
     stay_at: float = 0.0
-
-
-class Pulse:
-    """The loop's sign of life: a stamp that the loop renews and the thread reads."""
-
-    def __init__(self, every_s: float, tell: Callable[[float], None] | None = None) -> None:
-        self._every_s = every_s
-        self._tell = tell
-        self._handle: asyncio.TimerHandle | None = None
-        self.at = time.monotonic()
-
-    def start(self) -> None:
-        self._beat(asyncio.get_running_loop())
-
-    def stop(self) -> None:
-        if self._handle is not None:
-            self._handle.cancel()
-
-    def _beat(self, loop: asyncio.AbstractEventLoop) -> None:
-        self.at = time.monotonic()
-        if self._tell is not None:
-            self._tell(self.at)
-        self._handle = loop.call_later(self._every_s, self._beat, loop)
 
 
 class Lifeline:
@@ -160,9 +139,9 @@ class Lifeline:
 
     def _renew(self, strand: Strand, chunk: list[Delivery[Any]]) -> None:
         member = strand.member
-        pairs = [(held.raw_id, held.attempt) for held in chunk]
+        pairs = [(held.raw_id, held.count) for held in chunk]
         begun = time.monotonic()
-        words = self._link.call(scripts.renew(member.keys, member.group, member.owner, pairs))
+        words = self._link.call(strand.renew(pairs))
         renewed = 0
         for held, word in zip(chunk, words, strict=True):
             if word.kind == "ok":

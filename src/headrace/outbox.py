@@ -211,6 +211,8 @@ class Outbox:
     def _refused(self, delivery: Delivery[Any], outcome: Outcome, word: Word) -> None:
         labels = self._member.labels
         self._recorder.count("refused_total", 1, outcome=outcome.way.value, **labels)
+        if outcome.way is Way.ACK:
+            self._recorder.count("recovery_duplicate_ack_total", 1, **labels)
         log.warning(
             "outcome.refused stream=%s group=%s id=%s attempt=%d outcome=%s holder=%s",
             *(

@@ -14,22 +14,30 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
+from headrace.assignment import write_info
 from headrace.board import Board
 from headrace.errors import HeadraceError, Verdict, WrongType, classify
 from headrace.gate import Gate
+from headrace.handling import Handlers
+from headrace.heartbeat import Heartbeat
+from headrace.hints import Hints
+from headrace.holding import Holding, Tenants
 from headrace.job import Job
 from headrace.lane import Lane
-from headrace.lifeline import Lifeline, Pulse
+from headrace.lifeline import Lifeline
 from headrace.marks import Marks, NoMarks
 from headrace.member import Member
 from headrace.names import keys_of
+from headrace.ownerjob import OwnerJob
+from headrace.partitioned import agreeing, check_agreed
 from headrace.policy import reconnect_delay_ms
+from headrace.pulse import Pulse
 from headrace.recorder import Recorder
-from headrace.redis import capabilities, commands, scripts
+from headrace.redis import capabilities, commands, ownership, scripts
 from headrace.redis.connect import Server
 
 log = logging.getLogger("headrace")
@@ -49,9 +57,15 @@ class Worker:
         provided: Mapping[type, Any],
         grace_s: float = 30.0,
         board: Board | None = None,
+        owner_jobs: Sequence[OwnerJob] = (),
+        listener: Callable[[Holding], Tenants] | None = None,
     ) -> None:
         self.owner = owner
         self.lanes: list[Lane] = []
+        self.holdings: list[Holding] = []
+        self._owner_jobs = list(owner_jobs)
+        self._listener = listener  # instead of the jobs' functions: decides itself what it takes from dead owners
+        self._heartbeat: Heartbeat | None = None
         self._jobs = list(jobs)
         self._server = server
         self._fixed = fixed
@@ -62,6 +76,7 @@ class Worker:
         self._gate = Gate()
         self._pulse: Pulse | None = None
         self._lifelines: list[Lifeline] = []
+        self._hints: Hints | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._failed: asyncio.Future[None] | None = None
         self._stopped = False
@@ -91,19 +106,27 @@ class Worker:
         while not await self._opened(tries):
             tries += 1
         self._start_lifeline()
+        self._start_hints()
         for lane in self.lanes:
             for loop in lane.loops():
                 self._watch(loop, f"loop of {lane.stream}")
             self._watch(lane.reader.run(), f"reader of {lane.stream}")
-        log.info("worker.started owner=%s lanes=%d", self.owner, len(self.lanes))
+        for holding, job in zip(self.holdings, self._owner_jobs, strict=True):
+            if self._listener is None:
+                holding.start(Handlers(holding, job.bind(self._provided), job.name), self._watch, self._fail)
+            else:
+                holding.start(self._listener(holding), self._watch, self._fail)
+        log.info("worker.started owner=%s lanes=%d", self.owner, len(self.lanes) + len(self.holdings))
 
     async def _opened(self, tries: int) -> bool:
         """One try to open all lanes. False: the server cannot just now, and a moment has passed."""
         try:
             await self._open_lanes()
+            await self._open_holdings()
         except HeadraceError as error:
             await self._close()
             self.lanes.clear()
+            self.holdings.clear()
             self._gate.forget()
             if classify(error) is not Verdict.RETRY:
                 raise
@@ -119,6 +142,9 @@ class Worker:
     async def _open_lanes(self) -> None:
         link = self._server.link(f"headrace:{self.owner}:start")
         try:
+            cut = {job.partitions for job in self._jobs} | {job.partitions for job in self._owner_jobs}
+            for partitions in filter(None, cut):
+                check_agreed(partitions, [await link.call(call) for call in agreeing(partitions)])
             for index, job in enumerate(self._jobs):
                 member = Member(keys_of(job.stream), job.group, self.owner, job.settings, self._fixed)
                 if self.capabilities is None or self._server.route.spreads:
@@ -135,6 +161,24 @@ class Worker:
                 )
                 self.lanes.append(lane)
                 await self._join(lane)
+        finally:
+            await link.close()
+
+    async def _open_holdings(self) -> None:
+        link = self._server.link(f"headrace:{self.owner}:start")
+        try:
+            for job in self._owner_jobs:
+                settings = job.settings
+                member = Member(keys_of(job.stream), job.group, self.owner, settings.handler, self._fixed)
+                if self.capabilities is None:
+                    self.capabilities = await _probe(link, member)
+                parts = (member, settings, job.codec, self._server, self.capabilities, self._recorder)
+                holding = Holding(*parts, inherits=self._listener is None)
+                self.holdings.append(holding)
+                await holding.open()
+                if job.partitions is not None:
+                    calls = [ownership.announce(member.keys, name, write_info(None)) for name in job.partitions.names]
+                    await link.pipe(calls)
         finally:
             await link.close()
 
@@ -157,36 +201,49 @@ class Worker:
         return NoMarks() if self._board is None else self._board.lane(index)
 
     def _start_lifeline(self) -> None:
-        if not self.lanes:
-            return
-        lease_s = min(lane.job.settings.lease_ms for lane in self.lanes) / 1000
+        members = [*(lane.member for lane in self.lanes), *(holding.member for holding in self.holdings)]
+        leases = [member.settings.lease_ms for member in members]
         board = self._board
-        self._pulse = Pulse(lease_s / 12, None if board is None else board.stamp_loop)
+        self._pulse = Pulse(min(leases, default=1_000) / 12_000, None if board is None else board.stamp_loop)
         self._pulse.start()
+        tell = None if board is None else self._stamp
+        if self.holdings:
+            posts = [holding.post for holding in self.holdings]
+            self._heartbeat = Heartbeat(self._server, self.owner, posts, self._pulse, self._recorder, tell=tell)
         shards: dict[object, list[Lane]] = {}
         for lane in self.lanes:  # a shard that is away must not hold up the renewals at another one
             shards.setdefault(self._server.place(lane.stream), []).append(lane)
-        self._lifelines = [
-            Lifeline(
-                self._server,
-                self.owner,
-                [lane.strand(self._fail) for lane in lanes],
-                self._pulse,
-                self._recorder,
-                tell=None if board is None else self._stamp,
-            )
-            for lanes in shards.values()
-        ]
+        for lanes in shards.values():
+            strands = [lane.strand(self._fail) for lane in lanes]
+            lifeline = Lifeline(self._server, self.owner, strands, self._pulse, self._recorder, tell=tell)
+            self._lifelines.append(lifeline)
         if board is not None:
             self._stamp(time.monotonic())
-        for lifeline in self._lifelines:
-            lifeline.start()
+        for thread in self._threads():
+            thread.start()
+
+    def _threads(self) -> list[Lifeline | Heartbeat]:
+        return [*self._lifelines, *([] if self._heartbeat is None else [self._heartbeat])]
+
+    def _start_hints(self) -> None:
+        """Listen to what the server says, for the lanes that can use it."""
+        engines = [lane.engine for lane in self.lanes if lane.engine.wants_hints]
+        if not engines:
+            return
+
+        def expired(key: str) -> None:
+            for engine in engines:
+                engine.hint(key)
+
+        self._hints = Hints(self._server, self.owner, expired)
+        self._hints.start()
 
     def _stamp(self, now: float) -> None:
         """From the lifeline's thread: this process runs, and these are its connections."""
         assert self._board is not None
         ids = [client_id for lane in self.lanes for client_id in lane.client_ids()]
-        ids += [client_id for lifeline in self._lifelines for client_id in lifeline.client_ids]
+        ids += [client_id for holding in self.holdings for client_id in holding.client_ids()]
+        ids += [client_id for thread in self._threads() for client_id in thread.client_ids]
         self._board.tell_clients(ids)
         self._board.stamp_thread(now)
 
@@ -220,7 +277,7 @@ class Worker:
             levels = [
                 await lane.out_link.call(scripts.levels(lane.member.keys, lane.member.group)) for lane in self.lanes
             ]
-            if not any(level.backlog for level in levels):
+            if not any(level.backlog for level in levels) and all(holding.drained for holding in self.holdings):
                 return
             await asyncio.sleep(every_s)
 
@@ -237,7 +294,9 @@ class Worker:
         for lane in self.lanes:
             lane.stop_taking()
         await asyncio.gather(*(self._unblock(lane) for lane in self.lanes))
-        await self._end_handlers(self._grace_s if grace_s is None else grace_s)
+        grace_s = self._grace_s if grace_s is None else grace_s
+        left = [holding.stop(grace_s, self._hurry) for holding in self.holdings]
+        await asyncio.gather(self._end_handlers(grace_s), *left)
         await self._last_words()
         await self._close()
         log.info("worker.stopped owner=%s", self.owner)
@@ -282,13 +341,17 @@ class Worker:
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        for lifeline in self._lifelines:
-            await lifeline.stop()
+        for thread in self._threads():
+            await thread.stop()
+        if self._hints is not None:
+            await self._hints.stop()
         if self._pulse is not None:
             self._pulse.stop()
         for lane in self.lanes:
             await self._leave(lane)
             await lane.close()
+        for holding in self.holdings:
+            await holding.close()
         if self._failed is not None and self._failed.done() and not self._failed.cancelled():
             self._failed.exception()  # told by wait(), or by the log where nobody waited
 

@@ -48,7 +48,9 @@ class History:
 
     def events(self, op: str = "", **wanted: Any) -> list[Event]:
         """The events of one kind (or all), with these values."""
-        found = [_event(json.loads(line)) for line in self.path.read_bytes().splitlines()]
+        told = self.path.read_bytes()
+        whole = told[: told.rfind(b"\n") + 1]  # the last line may be half written while it is read
+        found = [_event(json.loads(line)) for line in whole.splitlines()]
         fits = [event for event in found if op in ("", event.op) and _fits(event, wanted)]
         return sorted(fits, key=lambda event: event.at)
 

@@ -78,6 +78,15 @@ def tell(target: str) -> dict[str, Any]:
             "lease_ms": job.settings.lease_ms,
         }
         for job in jobs
+    ] + [
+        {
+            "stream": job.stream,
+            "group": job.group,
+            "name": job.name,
+            "concurrency": job.settings.concurrency,
+            "lease_ms": job.settings.handler.lease_ms,
+        }
+        for job in app.owner_jobs
     ]
     # The app keeps both to itself: its URL is a secret, its grace nobody else's business but ours.
     return {"url": app.url, "grace_s": app.grace_s, "handlers": handlers}

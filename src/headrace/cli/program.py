@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from headrace import __version__
-from headrace.cli import add, dlq, doctor, look, pipeline, report, run
+from headrace.cli import add, assign, dlq, doctor, look, pipeline, report, run
 from headrace.cli.ask import AsJson
 from headrace.cli.show import Show, plain
 from headrace.errors import CodecError, ConfigError, HeadraceError
@@ -49,6 +49,8 @@ program.command("pending")(look.pending)
 program.command("owners")(look.owners)
 program.command("groups")(look.groups)
 program.command("backlog")(look.backlog)
+program.command("assignments")(assign.assignments)
+program.command("announce")(assign.announce)
 program.add_typer(dlq.program, name="dlq")
 program.command("doctor")(doctor.doctor)
 program.add_typer(pipeline.program, name="pipeline")

@@ -194,9 +194,19 @@ def delete(key: str, ids: Sequence[str]) -> Call[int]:
     return Call(("XDEL", key, *ids), int)
 
 
+def remove(keys: Sequence[str]) -> Call[int]:
+    """Delete whole keys, all in one slot. Answers how many there were."""
+    return Call(("DEL", *keys), int)
+
+
 def values(keys: Sequence[str]) -> Call[list[bytes | None]]:
     """The strings at some keys of one slot, None where there is none."""
     return Call(("MGET", *keys), list)
+
+
+def remember(key: str, value: Wire) -> Call[None]:
+    """Write a string unless there is one."""
+    return Call(("SET", key, value, "NX"), nothing)
 
 
 def type_of(key: str) -> Call[str]:

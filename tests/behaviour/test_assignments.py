@@ -1,0 +1,587 @@
+"""Assignments inside one event loop: who owns what, in which order, and how a stream ends (SPEC 42 to 45)."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from headrace import (
+    AlreadyClaimed,
+    App,
+    AssignmentTaken,
+    ConfigError,
+    HandlerRefused,
+    NotOwned,
+    Room,
+    Worker,
+    events,
+)
+from headrace.names import keys_of
+from headrace.redis import ownership
+from headrace.redis.connect import Server as Address
+from tests.support.servers import Server
+from tests.support.stays import stays
+from tests.support.wait import wait_until
+from tests.support.workshop import counted, pool
+
+MakeApp = Callable[..., App]
+LEASE = "500ms"
+
+
+class Book:
+    """What owners saw: (room, number, owner) in order."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[str, int, str]] = []
+        self.entered: list[Room[Any]] = []
+
+    async def own(self, room: Room[Any]) -> None:
+        self.entered.append(room)
+        async for message in room:
+            self.seen.append((room.name, message.payload["n"], room.owner))
+            await room.ack(message)
+
+    def numbers(self, name: str) -> list[int]:
+        return [n for room, n, _ in self.seen if room == name]
+
+    def owners(self, name: str) -> set[str]:
+        return {owner for room, _, owner in self.seen if room == name}
+
+
+async def fill(app: App, name: str, count: int, first: int = 0) -> None:
+    await app.stream(name).add_many([{"n": n} for n in range(first, first + count)])
+
+
+def cut(worker: Worker) -> None:
+    """Let a worker vanish without a word, as a crash would: no beat, no ack, nothing handed back."""
+    assert worker._heartbeat is not None
+    worker._heartbeat.cut()
+    for task in worker._tasks:
+        task.cancel()
+    for holding in worker.holdings:
+        holding.tenures.clear()
+
+
+def held(server: Server, stream: str) -> dict[str, int]:
+    rows = server.sync().xpending(stream, "owners")["consumers"]
+    return {row["name"].decode(): row["pending"] for row in rows}
+
+
+# ── owning ──
+
+
+async def test_an_announced_stream_is_owned_by_one_in_order_with_its_info(
+    server: Server, stream: str, make_app: MakeApp
+) -> None:
+    """SPEC 42, 43."""
+    app, book = make_app(server), Book()
+    rooms = app.assignments(stream, lease=LEASE)
+    rooms.owner()(book.own)
+    names = [f"{stream}-{at}" for at in range(10)]
+    for name in names:
+        assert (await rooms.announce(name, {"tenant": name})).new
+        assert not (await rooms.announce(name, {"tenant": "other"})).new
+        await fill(app, name, 50)
+    async with pool(app, 3):
+        await wait_until(lambda: len(book.seen) >= 500, 10)
+        for name in names:
+            await fill(app, name, 50, first=50)
+        await wait_until(lambda: len(book.seen) >= 1_000, 10)
+    for name in names:
+        assert book.numbers(name) == list(range(100))
+        assert len(book.owners(name)) == 1
+    assert {room.name: room.info for room in book.entered} == {name: {"tenant": name} for name in names}
+
+
+async def test_a_room_of_a_slow_handler_does_not_stop_the_others(
+    server: Server, stream: str, make_app: MakeApp
+) -> None:
+    """Queues are bounded, one for each room."""
+    app, seen, go = make_app(server), [], asyncio.Event()
+    rooms = app.assignments(stream, lease=LEASE, prefetch=5)
+
+    @rooms.owner()
+    async def own(room: Room[Any]) -> None:
+        async for message in room:
+            if room.info["slow"]:
+                assert room.space >= 0
+                await go.wait()
+            seen.append(room.name)
+            await room.ack(message)
+
+    slow, quick = f"{stream}-slow", f"{stream}-quick"
+    await rooms.announce(slow, {"slow": True})
+    await rooms.announce(quick, {"slow": False})
+    await fill(app, slow, 100)
+    async with app.worker() as worker:
+        await wait_until(lambda: worker.holdings[0].by_name.get(slow))
+        await fill(app, quick, 500)
+        await wait_until(lambda: seen.count(quick) == 500, 10)
+        assert len(worker.holdings[0].by_name[slow].room._queue) <= 5
+        go.set()
+        await wait_until(lambda: seen.count(slow) == 100, 10)
+
+
+async def test_acking_a_message_acks_all_before_it_and_takeover_goes_on_there(
+    server: Server, stream: str, make_app: MakeApp
+) -> None:
+    """SPEC 43: resumes after the last ack, not after the last message read."""
+    app, book, name = make_app(server), Book(), f"{stream}-room"
+    rooms = app.assignments(stream, lease=LEASE)
+
+    @rooms.owner()
+    async def first(room: Room[Any]) -> None:
+        async for message in room:
+            if message.payload["n"] == 4:
+                await room.ack(message)
+            if message.payload["n"] == 7:
+                await asyncio.Event().wait()
+
+    await rooms.announce(name)
+    await fill(app, name, 10)
+    async with app.worker() as worker:
+        await wait_until(
+            lambda: name in worker.holdings[0].by_name and worker.holdings[0].by_name[name].room.acked == 5
+        )
+        (row,) = await rooms.listed()
+        assert (row.name, row.owner, row.epoch, row.tries) == (name, worker.owner, 1, 0)
+        assert row.lag == (None if server.key == "redis6" else 5)
+        again = make_app(server)
+        again.assignments(stream, lease=LEASE).owner()(book.own)
+        async with again.worker():
+            await worker.stop(grace_s=0.1)
+            await wait_until(lambda: len(book.seen) == 5)
+    assert book.numbers(name) == [5, 6, 7, 8, 9]
+
+
+async def test_a_message_is_decoded_by_the_model_when_asked_for(server: Server, stream: str, make_app: MakeApp) -> None:
+    """An undecodable message is its handler's decision: skip it, or stop."""
+    app, seen, name = make_app(server), [], f"{stream}-room"
+    rooms = app.assignments(stream, dict[str, int], lease=LEASE)
+
+    @rooms.owner()
+    async def own(room: Room[dict[str, int]]) -> None:
+        async for message in room:
+            try:
+                seen.append(message.payload["n"])
+            except ValueError:
+                seen.append(-1)
+            except Exception as error:
+                seen.append(type(error).__name__)
+            await room.ack(message)
+
+    await rooms.announce(name)
+    server.sync().xadd(name, {"payload": '{"n": 1}'})
+    server.sync().xadd(name, {"payload": "no json"})
+    server.sync().xadd(name, {"other": "field"})
+    server.sync().xadd(name, {"payload": '{"n": 2}'})
+    async with app.worker():
+        await wait_until(lambda: len(seen) == 4)
+    assert seen == [1, "DecodeError", "DecodeError", 2]
+
+
+# ── ending ──
+
+
+async def test_a_finished_stream_is_gone_and_may_be_announced_again(
+    server: Server, stream: str, make_app: MakeApp
+) -> None:
+    """SPEC 44: acked, deleted, forgotten; kept data stays with its position."""
+    app, seen = make_app(server), []
+    rooms = app.assignments(stream, lease=LEASE)
+
+    @rooms.owner()
+    async def own(room: Room[Any]) -> None:
+        async for message in room:
+            seen.append((room.name, message.payload["n"]))
+            await room.ack(message)
+            if message.payload["n"] == 2:
+                await room.finish(delete=not room.info.get("keep"))
+                with pytest.raises(NotOwned):
+                    await room.ack(message)
+
+    gone, kept = f"{stream}-gone", f"{stream}-kept"
+    await rooms.announce(gone)
+    await rooms.announce(kept, {"keep": True})
+    for name in (gone, kept):
+        await fill(app, name, 3)
+    async with app.worker():
+        await wait_until(lambda: not server.sync().hlen(keys_of(stream).names))
+        assert server.sync().exists(gone) == 0
+        assert server.sync().xlen(kept) == 3
+        assert server.sync().xlen(stream) == 0
+        assert (await rooms.announce(kept)).new
+        await fill(app, kept, 1, first=9)
+        await wait_until(lambda: (kept, 9) in seen)
+    assert seen.count((kept, 0)) == 1
+
+
+@pytest.mark.servers("redis8", "redis6")
+async def test_an_owner_that_died_between_the_halves_of_finishing_is_finished_by_the_next(
+    server: Server, stream: str, make_app: MakeApp
+) -> None:
+    """SPEC 44: the data's slot first; the next owner's take answers done, and it only ends the announcement."""
+    app, book, name = make_app(server), Book(), f"{stream}-room"
+    rooms = app.assignments(stream, lease=LEASE)
+    rooms.owner()(book.own)
+    id_ = (await rooms.announce(name)).id.encode()
+    await fill(app, name, 3)
+    link = Address(server.url).sync_link("test")
+    server.sync().xgroup_create(stream, "owners", "0")
+    server.sync().xreadgroup("owners", "dead", {stream: ">"})
+    link.call(ownership.beat(rooms.keys, "owners", "dead", 1))
+    assert link.call(ownership.take(rooms.place(name), id_, 1, "dead")).kind == "ok"
+    assert link.call(ownership.finish(rooms.place(name), "dead", 1, id_)).kind == "ok"
+    link.close()
+    async with app.worker():
+        await wait_until(lambda: server.sync().xlen(stream) == 0)
+        assert not server.sync().hexists(rooms.keys.names, name)
+    assert book.entered == []
+    assert server.sync().exists(name) == 0
+
+
+async def test_a_handler_that_returns_hands_its_room_back_for_a_growing_moment(
+    server: Server, stream: str, make_app: MakeApp
+) -> None:
+    app, at, name = make_app(server), [], f"{stream}-room"
+    rooms = app.assignments(stream, lease=LEASE)
+
+    @rooms.owner(max_attempts=2)
+    async def own(room: Room[Any]) -> None:
+        at.append(time.monotonic())
+        assert room.attempt == 1
+
+    await rooms.announce(name)
+    async with app.worker():
+        await wait_until(lambda: len(at) == 4, 10)
+    waits = [after - before for before, after in pairwise(at)]
+    assert 0.1 <= waits[0] < waits[1] < waits[2]
+    assert waits[2] >= 0.4
+    assert server.sync().xlen(f"{{{stream}}}:dlq") == 0
+
+
+async def test_a_room_whose_handler_raises_waits_for_its_backoff_and_is_buried_after_its_last_attempt(
+    server: Server, stream: str, make_app: MakeApp
+) -> None:
+    """Progress starts the count anew; a replayed dead letter goes on where it was."""
+    app, starts, name, healed = make_app(server), [], f"{stream}-room", asyncio.Event()
+    rooms = app.assignments(stream, lease=LEASE)
+
+    @rooms.owner(max_attempts=3, backoff="50ms")
+    async def own(room: Room[Any]) -> None:
+        async for message in room:
+            starts.append((message.payload["n"], room.attempt))
+            if message.payload["n"] == 2 and not healed.is_set():
+                raise RuntimeError("no")
+            await room.ack(message)
+
+    await rooms.announce(name, {"a": 1})
+    await fill(app, name, 4)
+    async with app.worker():
+        letters = await wait_until(lambda: rooms.dead_letters.listed(), 10)
+        assert starts == [(0, 1), (1, 1), (2, 1), (2, 2), (2, 3)]
+        (letter,) = letters
+        assert (letter.error, letter.reason, letter.attempts) == ("RuntimeError", "no", 3)
+        assert not (await rooms.announce(name)).new  # buried is not finished
+        healed.set()
+        await rooms.dead_letters.replay(letter.id)
+        await wait_until(lambda: starts[5:] == [(2, 1), (3, 1)], 10)
+
+
+@pytest.mark.servers("redis8")
+async def test_an_announcement_nobody_can_own_is_buried_and_the_others_go_on(
+    server: Server, stream: str, make_app: MakeApp
+) -> None:
+    app, book, name = make_app(server), Book(), f"{stream}-room"
+    rooms = app.assignments(stream, lease=LEASE)
+    rooms.owner()(book.own)
+    server.sync().set(f"{stream}-text", "no stream")
+    server.sync().xadd(stream, {"no": "name"})
+    server.sync().xadd(stream, {"stream": "{}", "info": "{}"})
+    server.sync().xadd(stream, {"stream": f"{stream}-odd", "info": "no json"})
+    await rooms.announce(f"{stream}-text")
+    await rooms.announce(name)
+    await fill(app, name, 1)
+    async with app.worker():
+        await wait_until(lambda: book.numbers(name) == [0])
+        await wait_until(lambda: server.sync().xlen(f"{{{stream}}}:dlq") == 4)
+    errors = [letter.error for letter in await rooms.dead_letters.listed()]
+    assert sorted(errors) == ["DecodeError", "DecodeError", "NameRefused", "WrongType"]
+
+
+# ── leases ──
+
+
+async def test_an_owner_that_vanishes_is_succeeded_and_its_late_words_are_refused(
+    server: Server, stream: str, make_app: MakeApp
+) -> None:
+    """SPEC 43: by heirs after L; every word of the former owner is refused and counted."""
+    app, name, kept = make_app(server), f"{stream}-room", []
+    rooms = app.assignments(stream, lease=LEASE)
+
+    @rooms.owner()
+    async def hold(room: Room[Any]) -> None:
+        async for message in room:
+            kept.append((room, message))
+            await asyncio.Event().wait()
+
+    await rooms.announce(name)
+    await fill(app, name, 3)
+    async with AsyncExitStack() as stack:
+        worker = await stack.enter_async_context(app.worker())
+        await wait_until(lambda: kept)
+        (room, message), holding = kept[0], worker.holdings[0]
+        assert worker._heartbeat is not None
+        worker._heartbeat.cut()
+        heir, book = make_app(server), Book()
+        heir.assignments(stream, lease=LEASE).owner()(book.own)
+        await stack.enter_async_context(heir.worker())
+        await wait_until(lambda: book.numbers(name) == [0, 1, 2], 10)
+        assert not room.is_lost  # nobody has told it yet
+        with pytest.raises(AssignmentTaken, match="taken over by"):
+            await room.ack(message)
+        assert room.is_lost
+        assert counted(app, "refused_total", outcome="ack") == 1
+        with pytest.raises(AssignmentTaken):
+            await room.finish()
+        assert name not in holding.by_name
+        assert server.sync().xlen(name) == 3
+
+
+@pytest.mark.servers("redis8")
+async def test_a_room_gives_no_message_while_its_owner_cannot_be_sure_of_its_lease(
+    server: Server, stream: str, make_app: MakeApp
+) -> None:
+    app, book, name = make_app(server), Book(), f"{stream}-room"
+    rooms = app.assignments(stream, lease=LEASE)
+    rooms.owner()(book.own)
+    await rooms.announce(name)
+    async with app.worker() as worker:
+        await wait_until(lambda: book.entered)
+        assert worker._heartbeat is not None
+        await worker._heartbeat.stop()
+        post = worker.holdings[0].post
+        await wait_until(lambda: time.monotonic() > post.sure_until)
+        await fill(app, name, 1)
+        await stays(lambda: not book.seen, 0.3)
+        post.trust(time.monotonic())
+        await wait_until(lambda: book.seen)
+
+
+# ── shares ──
+
+
+@pytest.mark.servers("redis8", "redis6")
+async def test_a_new_owner_gets_its_share_by_handing_over_between_two_messages(
+    server: Server, stream: str, make_app: MakeApp
+) -> None:
+    """With rebalance: nothing lost, nothing out of order, nothing twice."""
+    app, book = make_app(server), Book()
+    rooms = app.assignments(stream, lease=LEASE, rebalance=True)
+    rooms.owner()(book.own)
+    names = [f"{stream}-{at}" for at in range(9)]
+    for name in names:
+        await rooms.announce(name)
+    async with app.worker() as first:
+        await wait_until(lambda: len(first.holdings[0].tenures) == 9)
+        done = asyncio.Event()
+
+        async def feed() -> None:
+            n = 0
+            while not done.is_set() or n < 50:
+                for name in names:
+                    await fill(app, name, 1, first=n)
+                n += 1
+
+        feeding = asyncio.ensure_future(feed())
+        async with pool(app, 2) as others:
+            shares = lambda: [len(each.holdings[0].tenures) for each in (first, *others)]  # noqa: E731
+            await wait_until(lambda: shares() == [3, 3, 3], 10)
+            done.set()
+            await feeding
+            total = server.sync().xlen(names[0])
+            await wait_until(lambda: len(book.seen) >= 9 * total, 10)
+            for name in names:
+                assert book.numbers(name) == list(range(total))
+
+
+@pytest.mark.servers("redis8")
+async def test_what_the_others_have_no_room_for_is_taken_beyond_the_share(
+    server: Server, stream: str, make_app: MakeApp
+) -> None:
+    """A share is no reason to leave a stream without an owner."""
+    small, large, book = make_app(server), make_app(server), Book()
+    small.assignments(stream, lease=LEASE, concurrency=1).owner()(book.own)
+    rooms = large.assignments(stream, lease=LEASE)
+    rooms.owner()(book.own)
+    async with small.worker(), large.worker():
+        for at in range(12):
+            await rooms.announce(f"{stream}-{at}")
+        await wait_until(lambda: len(book.entered) == 12, 10)
+
+
+# ── events ──
+
+
+async def next_event(listening: Any, kind: type, timeout: float = 5.0) -> Any:
+    async with asyncio.timeout(timeout):
+        async for event in listening:
+            if isinstance(event, kind):
+                return event
+    raise AssertionError(f"no {kind.__name__} before the end")
+
+
+async def test_events_tell_what_was_added_expired_disowned_and_that_it_is_over(
+    server: Server, stream: str, make_app: MakeApp
+) -> None:
+    """SPEC 44."""
+    app, other = make_app(server), make_app(server)
+    rooms, theirs = app.assignments(stream, lease=LEASE), other.assignments(stream, lease=LEASE)
+    name = f"{stream}-room"
+    await rooms.announce(name, {"a": 1})
+    await fill(app, name, 2)
+    async with rooms.events() as mine, theirs.events() as yours:
+        first, second = ((rooms, mine), (theirs, yours))
+        added = asyncio.ensure_future(next_event(mine, events.Added))
+        also = asyncio.ensure_future(next_event(yours, events.Added))
+        await asyncio.wait((added, also), return_when=asyncio.FIRST_COMPLETED)
+        if also.done():
+            first, second = second, first
+            added, also = also, added
+        also.cancel()
+        await asyncio.gather(also, return_exceptions=True)
+        room = added.result().room
+        assert (room.name, room.info) == (name, {"a": 1})
+        message = await anext(room)
+        await room.ack(message)
+        # its lease ends: the other is told, and takes it
+        assert first[1]._worker._heartbeat is not None
+        await first[1]._worker._heartbeat.stop()
+        expired = await next_event(second[1], events.Expired)
+        assert (expired.name, expired.info, expired.owner) == (name, {"a": 1}, room.owner)
+        claimed = await second[0].claim(expired)
+        assert (claimed.name, claimed.position, claimed.former) == (name, message.id, room.owner)
+        with pytest.raises(AlreadyClaimed):
+            await first[0].claim(name)
+        next_message = await anext(claimed)
+        await claimed.ack(next_message)
+        with pytest.raises(AssignmentTaken):
+            await room.ack(next_message)
+        disowned = await next_event(first[1], events.Disowned)
+        assert disowned == events.Disowned(name, claimed.owner)
+        await second[0].done_stream(name)
+        assert server.sync().exists(name) == 0
+        assert server.sync().xlen(stream) == 0
+        with pytest.raises(NotOwned):
+            await second[0].done_stream(name)
+        with pytest.raises(NotOwned):
+            await second[0].claim(name)
+    assert (await next_event(second[1], events.Terminated)).reason == "closed"
+    with pytest.raises(StopAsyncIteration):
+        await anext(second[1])
+
+
+@pytest.mark.servers("redis8", "valkey9")
+async def test_of_two_that_claim_at_once_one_wins_and_the_other_is_told_who(
+    server: Server, stream: str, make_app: MakeApp
+) -> None:
+    """SPEC 44."""
+    apps = [make_app(server) for _ in range(2)]
+    both = [app.assignments(stream, lease=LEASE) for app in apps]
+    names = [f"{stream}-{at}" for at in range(10)]
+    for name in names:
+        await both[0].announce(name)
+    server.sync().xgroup_create(stream, "owners", "0")
+    server.sync().xreadgroup("owners", "dead", {stream: ">"})
+    link = Address(server.url).sync_link("test")
+    link.call(ownership.beat(both[0].keys, "owners", "dead", 1))
+    link.close()
+    async with both[0].events() as first, both[1].events() as second:
+        for _ in names:
+            one = await next_event(first, events.Expired)
+            results = await asyncio.gather(*(rooms.claim(one) for rooms in both), return_exceptions=True)
+            assert sorted(type(result).__name__ for result in results) == ["AlreadyClaimed", "Room"]
+            (refused,) = (result for result in results if isinstance(result, AlreadyClaimed))
+            (won,) = (result for result in results if isinstance(result, Room))
+            assert refused.holder in ("", won.owner)
+        assert sum(held(server, stream).values()) == 10
+        assert "dead" not in held(server, stream)
+        del second
+
+
+@pytest.mark.servers("redis8")
+async def test_a_slow_listener_keeps_its_lease_and_no_more_than_the_limit_waits_for_it(
+    server: Server, stream: str, make_app: MakeApp
+) -> None:
+    """SPEC 44: renewals come from a thread; while the queue is full nothing more is taken, and nothing is lost."""
+    app = make_app(server)
+    rooms = app.assignments(stream, lease=LEASE)
+    for at in range(30):
+        await rooms.announce(f"{stream}-{at}")
+    async with rooms.events(limit=10) as listening:
+        await wait_until(lambda: sum(held(server, stream).values()) == 10)
+        heirs = make_app(server)
+        book = Book()
+        heirs.assignments(stream, lease=LEASE, concurrency=1).owner()(book.own)
+        async with heirs.worker():
+            # Longer than a lease, with the loop blocked, and nobody takes what the listener has not even looked at.
+            for _ in range(4):
+                time.sleep(0.4)
+                await asyncio.sleep(0.01)
+            assert len(listening._listener.queue) == 10
+            mine = listening._worker.owner
+            assert held(server, stream)[mine] == 10
+        names = {(await next_event(listening, events.Added)).name for _ in range(30)}
+        assert len(names) == 30
+
+
+@pytest.mark.servers("redis8")
+async def test_done_hands_back_what_is_unfinished_to_others_at_once(
+    server: Server, stream: str, make_app: MakeApp
+) -> None:
+    """SPEC 44."""
+    app, heir, book = make_app(server), make_app(server), Book()
+    rooms = app.assignments(stream, lease="30s")
+    await rooms.done()  # before listening it is nothing
+    names = {f"{stream}-{at}" for at in range(5)}
+    for name in names:
+        await rooms.announce(name)
+    listening = rooms.events()
+    assert {(await next_event(listening, events.Added)).name for _ in names} == names
+    with pytest.raises(ConfigError, match="already"):
+        rooms.events()
+    await rooms.done()
+    await rooms.done()
+    assert isinstance(await anext(listening), events.Terminated)
+    heir.assignments(stream, lease="30s").owner()(book.own)
+    async with heir.worker():
+        await wait_until(lambda: {room.name for room in book.entered} == names)
+
+
+# ── asking for what cannot be ──
+
+
+async def test_bad_words_are_refused_where_they_are_written(stream: str, make_app: MakeApp) -> None:
+    app = make_app("redis://localhost:1")
+    with pytest.raises(ConfigError, match="lease"):
+        app.assignments(stream, leas="2s")
+    rooms = app.assignments(stream)
+    with pytest.raises(ConfigError, match="prefetch"):
+        rooms.owner(prefetch=0)
+    with pytest.raises(HandlerRefused, match="async"):
+        rooms.owner()(lambda room: None)
+
+    async def own(room: Room[Any]) -> None:
+        """Owns."""
+
+    rooms.owner()(own)
+    with pytest.raises(HandlerRefused, match="owner already"):
+        rooms.owner()(own)
+    with pytest.raises(NotOwned):
+        await rooms.claim("x")

@@ -101,6 +101,16 @@ class _Lines(Generic[AnyLine]):
         return [line.client_id for line in list(self._lines.values()) if line.client_id]
 
     @property
+    def nodes(self) -> tuple[Node, ...]:
+        """The servers it has connections to."""
+        return tuple(self._lines)
+
+    @property
+    def spreads(self) -> bool:
+        """Whether keys are on several servers, and one call may not name keys of two slots."""
+        return self._route.spreads
+
+    @property
     def may_move(self) -> bool:
         """Whether another server may take over, so that it is worth looking for it every moment."""
         return self._route.moves
@@ -110,7 +120,7 @@ class _Lines(Generic[AnyLine]):
         return None if self.node is None else self._lines.get(self.node)
 
     def _plainly(self, calls: Sequence[Call[Any]]) -> Send | None:
-        """The one write that is nearly always all there is. None: calls go to several servers, or nobody knows where."""
+        """The one write that is nearly always all there is. None: several servers, or nobody knows which."""
         if not self._one or any(call.at is not None for call in calls):
             return None
         node = self._route.settled(self._at)
@@ -294,11 +304,14 @@ class SyncLink(_Lines[SyncLine]):
         for line in lines:
             line.close()
 
-    @property
-    def _connection(self) -> Any:
-        """The connection of redis-py below, for who reads from its socket (spark/wire.py)."""
-        line = self._line
-        return None if line is None else line.connection
+    def ready(self, key: Any) -> Any:
+        """The open connection of redis-py to the server that holds a key, for who reads its socket (spark/wire.py)."""
+        node = self._drive(self._route.node(self._at or key))
+        answer = self._send(Send(node, [], []))
+        if isinstance(answer, Failed):
+            self._route.lost(node)
+            raise answer.error
+        return self._lines[node].connection
 
     def _drive(self, steps: Generator[Step, Any, Result]) -> Result:
         try:

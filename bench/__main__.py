@@ -24,7 +24,8 @@ from tests.support.binaries import find
 
 CORE: Final = ("worker", "worker5ms", "rescue", "alive", "claim", "renew", "assignments", "requeue")
 SPARK: Final = ("spark-read", "spark-sink", "spark-many", "spark-latency", "spark-pipeline")
-NAMES: Final = (*CORE, *SPARK)
+OWN: Final = ("cluster",)  # brings servers of its own, so it is not among "all"
+NAMES: Final = (*CORE, *OWN, *SPARK)
 SETS: Final[dict[str, tuple[str, ...]]] = {"all": CORE, "spark": SPARK}
 
 

@@ -43,8 +43,9 @@ Lifespan = Callable[["App"], AbstractAsyncContextManager[Any]]
 class App:
     """Everything of one program on one server.
 
-    ``url``: redis://, rediss://, unix://; without one HEADRACE_URL, and without that an embedded server that all
-    programs of this directory share. ``owner`` fixes the owner's name (without it every start has a unique one).
+    ``url``: redis://, rediss://, unix://, redis+sentinel://, redis+cluster://; without one HEADRACE_URL, without that
+    an embedded server that all programs of this directory share. ``owner`` fixes the owner's name (without it every
+    start has a unique one).
     ``lifespan`` is entered before the first message and left after the last.
     """
 

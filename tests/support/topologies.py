@@ -28,6 +28,7 @@ from redis.retry import Retry
 from headrace.redis.topology import slot_of
 from tests.support.binaries import find
 from tests.support.servers import ServerMissing
+from tests.support.tls import TlsFiles
 from tests.support.wait import wait_until_sync
 
 LOOPBACK = "127.0.0.1"
@@ -64,6 +65,8 @@ class Member:
     port: int
     lines: list[str]
     sentinel: bool = False
+    password: str | None = None
+    tls: TlsFiles | None = None
     paused: bool = False
     process: subprocess.Popen[bytes] | None = None
     _client: redis.Redis | None = field(default=None, repr=False)
@@ -99,7 +102,9 @@ class Member:
         """A plain client for looking at it."""
         if self._client is None:
             retry = Retry(NoBackoff(), 0)  # whoever asks decides whether to ask again
-            self._client = redis.Redis(host=LOOPBACK, port=self.port, socket_timeout=5, retry=retry)
+            secure = {"ssl": True, "ssl_ca_certs": str(self.tls.ca)} if self.tls else {}
+            place: dict[str, Any] = {"host": LOOPBACK, "port": self.port, "password": self.password, **secure}
+            self._client = redis.Redis(**place, socket_timeout=5, retry=retry)
         return self._client
 
     def ask(self, *words: str | int) -> Any:
@@ -143,6 +148,7 @@ class Topology:
     key: str
     folder: Path
     members: list[Member] = field(default_factory=list)
+    tls: TlsFiles | None = None
     _client: Any = field(default=None, repr=False)
 
     @property
@@ -153,8 +159,9 @@ class Topology:
         port = port or free_port()
         folder = self.folder / str(port)
         folder.mkdir()
-        own = [f"port {port}", f"bind {LOOPBACK}", f'dir "{folder}"', "protected-mode no"]
-        member = Member(self.key, folder, port, [*own, *lines], sentinel)
+        own = [f"tls-port {port}", "port 0"] if self.tls else [f"port {port}"]
+        own += [f"bind {LOOPBACK}", f'dir "{folder}"', "protected-mode no"]
+        member = Member(self.key, folder, port, [*own, *lines], sentinel, tls=self.tls)
         self.members.append(member)
         return member
 
@@ -260,16 +267,24 @@ def _master_port(rows: Any, slot: int) -> int | None:
     return next((port for first, last, port in ranges if first <= slot <= last), None)
 
 
-def start_cluster(key: str = "redis8", *, shards: int = 3, replicas: bool = True, lines: Sequence[str] = ()) -> Cluster:
+def start_cluster(
+    key: str = "redis8",
+    *,
+    shards: int = 3,
+    replicas: bool = True,
+    lines: Sequence[str] = (),
+    password: str | None = None,
+    tls: TlsFiles | None = None,
+) -> Cluster:
     """A cluster of `shards` masters, each with a replica. Raises ServerMissing."""
     if find(key) is None:
         raise ServerMissing(key)
-    cluster = Cluster(key, Path(tempfile.mkdtemp(prefix="headrace-cluster-")), shards=shards)
+    cluster = Cluster(key, Path(tempfile.mkdtemp(prefix="headrace-cluster-")), shards=shards, tls=tls)
     own = ["cluster-enabled yes", f"cluster-node-timeout {NODE_TIMEOUT_MS}", "cluster-require-full-coverage no"]
     own += ["cluster-migration-barrier 10", "cluster-replica-validity-factor 0", "repl-ping-replica-period 1"]
     try:
         for _ in range(shards * (2 if replicas else 1)):
-            cluster.add([*own, *_DATA, *lines])
+            cluster.add([*own, *_DATA, *lines]).password = password
             cluster.ids.append(secrets.token_hex(20))
         for at, member in enumerate(cluster.members):
             (member.folder / "nodes.conf").write_text(_nodes_conf(cluster, at))
@@ -321,7 +336,8 @@ class Sentinels(Topology):
     def hurt(self) -> bool:
         """Whether a member has died, was paused, or has changed its role since the start."""
         whole = self.alive and not any(member.paused for member in self.members)
-        return not (whole and self.primary is self.data[0])
+        first = self.data[0]
+        return not (whole and self.primary is first and first.info("replication")["role"] == "master")
 
     @property
     def primary(self) -> Member:
@@ -359,6 +375,7 @@ def start_sentinels(
     primary_lines: Sequence[str] = (),
     replica_lines: Sequence[str] = (),
     sentinel_lines: Sequence[str] = (),
+    passwords: tuple[str | None, str | None] = (None, None),
 ) -> Sentinels:
     """A primary with one replica (of another version, if `replica_key` says so) and three sentinels."""
     for wanted in (key, replica_key or key):
@@ -379,7 +396,7 @@ def start_sentinels(
             ]
             lines = [
                 f"sentinel myid {own_id}",
-                f"sentinel monitor {SERVICE} {LOOPBACK} {primary.port} 2",
+                f"sentinel monitor {SERVICE} {LOOPBACK} {primary.port} {sentinels // 2 + 1}",
                 f"sentinel down-after-milliseconds {SERVICE} {DOWN_AFTER_MS}",
                 f"sentinel failover-timeout {SERVICE} 4000",
                 f"sentinel known-replica {SERVICE} {LOOPBACK} {replica.port}",
@@ -388,6 +405,7 @@ def start_sentinels(
             ]
             found.watchers.append(found.add(lines, sentinel=True, port=port))
         for member in found.members:
+            member.password = passwords[1 if member.sentinel else 0]
             member.start()
         found.until(found.ready, "sentinels see a primary and its replica in step")
     except BaseException:

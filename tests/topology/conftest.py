@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,12 +16,23 @@ from tests.support.topologies import Cluster, Sentinels, Topology, start_cluster
 from tests.support.workers import Workers
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests of one set of servers run in one worker of xdist: nobody else may kill a master under them."""
-    here = Path(__file__).parent
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Tests of one file run in one worker of xdist: nobody else may kill a master under them.
+
+    A failover takes seconds, so each test runs on the first server that it names; HEADRACE_WIDE=1 runs all of them.
+    """
+    here, wide = Path(__file__).parent, "HEADRACE_WIDE" in os.environ
+    left_out = []
     for item in items:
-        if here in item.path.parents:
-            item.add_marker(pytest.mark.xdist_group(f"topology-{item.path.stem}"))
+        if here not in item.path.parents:
+            continue
+        item.add_marker(pytest.mark.xdist_group(f"topology-{item.path.stem}"))
+        named, params = item.get_closest_marker("servers"), getattr(getattr(item, "callspec", None), "params", {})
+        if not wide and named is not None and params.get("server_key", named.args[0]) != named.args[0]:
+            left_out.append(item)
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in set(left_out)]
 
 
 class Kept:

@@ -162,6 +162,7 @@ async def test_orphans_of_another_process_are_rescued_at_every_master(
     assert ledger.attempts == [2] * 90
 
 
+@pytest.mark.servers("redis8")
 def test_every_key_of_a_stream_is_in_its_slot(cluster: Cluster, stream: str) -> None:
     """The slot we compute is the one the server computes, and helper keys share it."""
     for key in (stream, f"{{{stream}}}:dlq", f"shop:{{{stream}}}:x", "{}a", "a{}{b}", "ü{é}x"):

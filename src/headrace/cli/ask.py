@@ -33,7 +33,10 @@ from headrace.redis.replies import GroupInfo
 
 Url = Annotated[
     str | None,
-    typer.Option("--url", help="The server: redis://, rediss:// or unix://. Else HEADRACE_URL or headrace.toml."),
+    typer.Option(
+        "--url",
+        help="redis://, rediss://, unix://, redis+sentinel:// or redis+cluster://. Else HEADRACE_URL or headrace.toml.",
+    ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Answer in JSON.")]
 Debug = Annotated[bool, typer.Option("--debug", help="Show where an error came from.")]

@@ -36,6 +36,7 @@ async def doctor(session: Session, stream: OfStream = None) -> None:
             {
                 "server": session.where.masked,
                 "level": level,
+                "topology": asdict(facts.shape),
                 "findings": [asdict(finding) for finding in findings],
                 "promised": promised.kept,
                 "not_promised": promised.not_kept,

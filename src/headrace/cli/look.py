@@ -90,7 +90,7 @@ async def _waiting(session: Session, keys: Keys, group: str, limit: int) -> tupl
         rows = await session.link.call(commands.pending_rows(keys, waiting_group(group), limit))
     except NoGroup:
         return Pending(0, "", "", {}), []  # nothing has waited yet
-    now_ms = await session.link.call(commands.server_ms())
+    now_ms = await session.link.call(commands.server_ms().aimed(keys.stream))
     scores = await session.link.call(_due_times(keys, group, [row.id for row in rows])) if rows else []
     waiting = []
     for row, score in zip(rows, scores, strict=True):
@@ -138,7 +138,7 @@ async def owners(session: Session, stream: StreamName, group: MaybeGroup = None)
         names = [info.name for info in await session.groups(keys)]
     else:
         keys, names = await session.group(stream, group), [group]
-    now_ms = await session.link.call(commands.server_ms())
+    now_ms = await session.link.call(commands.server_ms().aimed(keys.stream))
     found = [owner for name in names for owner in await _owners(session, keys, name, now_ms)]
     if session.show.as_json:
         session.show.json({"stream": stream, "owners": found})

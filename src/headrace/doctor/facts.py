@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from headrace.doctor.shape import Shape
 from headrace.redis.capabilities import Capabilities
 
 
@@ -54,6 +55,7 @@ class Facts:
     tls: bool = False
     verified: bool = True  # the certificate is looked at
     password: bool = False
+    shape: Shape = field(default_factory=Shape)
 
     def said(self, setting: str, told: str = "") -> str | None:
         """A setting, from CONFIG or from the line of INFO that tells it too; None if neither was to be had."""

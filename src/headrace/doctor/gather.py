@@ -8,6 +8,7 @@ from typing import Any
 
 from headrace.doctor.facts import Facts
 from headrace.doctor.rights import ROLES, lacking, trials
+from headrace.doctor.shape import shape_of
 from headrace.endpoint import Endpoint
 from headrace.errors import AuthFailed, HeadraceError, MissingRight, ServerTooOld, Unavailable
 from headrace.names import Keys, keys_of
@@ -21,10 +22,13 @@ UNNAMED = "headrace-doctor"  # a stream nobody has; asked about where none was n
 
 
 async def gather(server: Server, link: Link, stream: str = "") -> Facts:
-    """All that can be learnt over one link. Raises only what keeps us from asking at all: no server, no login."""
+    """All that can be learnt over one link. Raises only what keeps us from asking at all: no server, no login.
+
+    In a cluster the master that holds the stream is the one that is looked at.
+    """
     keys = keys_of(stream or UNNAMED)
-    info = await _ask(link, {name: commands.info(name) for name in SECTIONS})
-    config = await _ask(link, {name: commands.config(name) for name in SETTINGS})
+    info = await _ask(link, {name: commands.info(name).aimed(keys.stream) for name in SECTIONS})
+    config = await _ask(link, {name: commands.config(name).aimed(keys.stream) for name in SETTINGS})
     replica = isinstance(info["replication"], dict) and info["replication"].get("role") == "slave"
     tried = {} if replica else await _ask(link, trials(keys))
     can, too_old = await _capabilities(link, keys, replica)
@@ -36,7 +40,7 @@ async def gather(server: Server, link: Link, stream: str = "") -> Facts:
         info={name: value for section in info.values() if isinstance(section, dict) for name, value in section.items()},
         config={name: value for name, value in config.items() if isinstance(value, str)},
         unasked=tuple(unasked),
-        clock_ms=await _clock_ms(link),
+        clock_ms=await _clock_ms(link, keys),
         missing=lacking(keys, tried, judge_keys=bool(stream)) if tried else (),
         roles=tuple(ROLES) if tried else (),
         stream=stream,
@@ -44,6 +48,7 @@ async def gather(server: Server, link: Link, stream: str = "") -> Facts:
         tls=end.tls,
         verified=not (end.tls_insecure or server.settings.tls_insecure),
         password=end.password is not None,
+        shape=await shape_of(server, link),
     )
 
 
@@ -71,11 +76,11 @@ def _all_refused(answers: dict[str, Any]) -> bool:
     return all(isinstance(answer, HeadraceError) for answer in answers.values())
 
 
-async def _clock_ms(link: Link) -> int | None:
+async def _clock_ms(link: Link, keys: Keys) -> int | None:
     """The server's clock minus ours, as if its answer was made in the middle of the way."""
     before = time.time()
     try:
-        server_ms = await link.call(commands.server_ms())
+        server_ms = await link.call(commands.server_ms().aimed(keys.stream))
     except HeadraceError:
         return None
     return round(server_ms - (before + time.time()) * 500)

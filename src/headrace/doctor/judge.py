@@ -6,7 +6,10 @@ from collections.abc import Callable, Iterator, Sequence
 
 from headrace.doctor.cves import CVES
 from headrace.doctor.facts import Facts, Finding, Kept, Level, keeps
+from headrace.doctor.shape import Shape
+from headrace.redis.topology import SLOTS
 
+ENOUGH_SENTINELS = 3
 CLOCK_NOTE_MS = 1_000  # from which difference on two clocks are worth a word
 
 
@@ -34,13 +37,60 @@ def _server(facts: Facts) -> Iterator[Finding]:
         yield Finding(Level.OK, "server", f"{can.server.capitalize()} {'.'.join(map(str, can.version))}")
     if can.role == "slave":
         yield Finding(Level.BAD, "server", "this is a replica, which refuses every write", "give the URL of its master")
-    if facts.info.get("cluster_enabled") == "1":
+    if facts.info.get("cluster_enabled") == "1" and facts.shape.kind != "cluster":
         yield Finding(
             Level.BAD,
             "server",
-            "this is a node of a cluster, and this version of Headrace talks to one node only",
-            "use a server that is not in cluster mode",
+            "this is a node of a cluster, and it is asked as if it was alone",
+            "write redis+cluster:// in the URL",
         )
+
+
+def _topology(facts: Facts) -> Iterator[Finding]:
+    shape = facts.shape
+    if shape.kind == "sentinel":
+        yield from _sentinels(shape)
+    if shape.kind != "cluster":
+        return
+    missing = SLOTS - shape.slots
+    told = f"{len(shape.masters)} masters, {shape.replicas} replicas, {shape.slots:,} of {SLOTS:,} slots served"
+    yield Finding(Level.BAD if missing else Level.OK, "cluster", told, "give every slot to a master" if missing else "")
+    if shape.alone:
+        yield Finding(
+            Level.WARN,
+            "cluster",
+            f"no replica takes over from {', '.join(shape.alone)}: while it is away its streams stand still",
+            "give every master a replica",
+        )
+    if shape.full_coverage:
+        yield Finding(
+            Level.NOTE,
+            "cluster",
+            "one shard that is away stops the others as well (cluster-require-full-coverage yes)",
+            "set cluster-require-full-coverage no, and the streams of other shards go on",
+        )
+    if len(shape.versions) > 1:
+        yield Finding(
+            Level.NOTE,
+            "cluster",
+            f"its masters are of several versions: {', '.join(shape.versions)}; each stream is handled as its own can",
+        )
+
+
+def _sentinels(shape: Shape) -> Iterator[Finding]:
+    told = f"{shape.sentinels} sentinels, quorum {shape.quorum or 'unknown'}, {shape.replicas} replicas"
+    yield Finding(Level.OK, "sentinel", told)
+    if shape.sentinels < ENOUGH_SENTINELS:
+        yield Finding(
+            Level.WARN,
+            "sentinel",
+            f"{shape.sentinels} of them cannot outvote a failure among themselves",
+            "run three sentinels on three machines",
+        )
+    if not shape.replicas:
+        yield Finding(Level.WARN, "sentinel", "there is no replica that could take over", "attach one to the primary")
+    if "down" in shape.flags:
+        yield Finding(Level.WARN, "sentinel", f"they hold the primary for {shape.flags}", "see the sentinels' logs")
 
 
 def _commands(facts: Facts) -> Iterator[Finding]:
@@ -228,6 +278,7 @@ def _listed(commands: tuple[str, ...], keys: tuple[str, ...]) -> str:
 
 _JUDGES: tuple[Callable[[Facts], Iterator[Finding]], ...] = (
     _server,
+    _topology,
     _commands,
     _persistence,
     _memory,

@@ -17,7 +17,7 @@ import asyncio
 import re
 import time
 from collections.abc import Generator, Sequence
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeGuard, TypeVar
 
 from redis.exceptions import RedisError
 
@@ -25,7 +25,7 @@ from headrace.errors import HeadraceError, MissingRight, Unavailable
 from headrace.redis.calls import Call, Script
 from headrace.redis.faults import translate
 from headrace.redis.line import Line, SyncLine, greeting
-from headrace.redis.talk import Ask, Failed, Pause, Route, Send, Step, talk
+from headrace.redis.talk import Ask, Failed, Pause, Route, Send, Step, packed, talk
 from headrace.redis.topology import Node
 
 T = TypeVar("T")
@@ -55,6 +55,10 @@ def _values(calls: Sequence[Call[Any]], replies: Sequence[Any]) -> list[Any]:
     if replies and all(isinstance(reply, Failed) for reply in replies):
         raise replies[0].error
     return [_read(call, reply) for call, reply in zip(calls, replies, strict=True)]
+
+
+def _is_plain(answer: list[Any] | Failed) -> TypeGuard[list[Any]]:
+    return type(answer) is list and not any(isinstance(reply, Exception) for reply in answer)
 
 
 def _named(error: MissingRight, script: Script) -> MissingRight:
@@ -97,6 +101,16 @@ class _Lines(Generic[AnyLine]):
         return [line.client_id for line in list(self._lines.values()) if line.client_id]
 
     @property
+    def nodes(self) -> tuple[Node, ...]:
+        """The servers it has connections to."""
+        return tuple(self._lines)
+
+    @property
+    def spreads(self) -> bool:
+        """Whether keys are on several servers, and one call may not name keys of two slots."""
+        return self._route.spreads
+
+    @property
     def may_move(self) -> bool:
         """Whether another server may take over, so that it is worth looking for it every moment."""
         return self._route.moves
@@ -104,6 +118,15 @@ class _Lines(Generic[AnyLine]):
     @property
     def _line(self) -> AnyLine | None:
         return None if self.node is None else self._lines.get(self.node)
+
+    def _plainly(self, calls: Sequence[Call[Any]]) -> Send | None:
+        """The one write that is nearly always all there is. None: several servers, or nobody knows which."""
+        if not self._one or any(call.at is not None for call in calls):
+            return None
+        node = self._route.settled(self._at)
+        if node is None:
+            return None
+        return Send(node, [packed(call) for call in calls], list(range(len(calls))))
 
     def _begun(self) -> None:
         """There is a new connection, or another server: whoever counts on the leases' clock has to wait."""
@@ -152,7 +175,14 @@ class Link(_Lines[Line]):
         """Send several calls, in one write to each server. A refused one is an error object in its place, the others
         have happened. Raises only if none was answered."""
         async with self._lock:
-            return _values(calls, await self._drive(talk(calls, self._route, self._at), wait_ms / 1000))
+            send = self._plainly(calls)
+            if send is None:
+                return _values(calls, await self._drive(talk(calls, self._route, self._at), wait_ms / 1000))
+            answer = await self._send(send, wait_ms / 1000)
+            if _is_plain(answer):
+                return [call.parse(reply) for call, reply in zip(calls, answer, strict=True)]
+            steps = talk(calls, self._route, self._at, begun=(send, answer))
+            return _values(calls, await self._drive(steps, wait_ms / 1000))
 
     async def masters(self) -> tuple[Node, ...]:
         """All servers that hold keys; ``call.aimed(node)`` is sent to one of them."""
@@ -257,7 +287,13 @@ class SyncLink(_Lines[SyncLine]):
         return value  # type: ignore[no-any-return]
 
     def pipe(self, calls: Sequence[Call[Any]]) -> list[Any]:
-        return _values(calls, self._drive(talk(calls, self._route, self._at)))
+        send = self._plainly(calls)
+        if send is None:
+            return _values(calls, self._drive(talk(calls, self._route, self._at)))
+        answer = self._send(send)
+        if _is_plain(answer):
+            return [call.parse(reply) for call, reply in zip(calls, answer, strict=True)]
+        return _values(calls, self._drive(talk(calls, self._route, self._at, begun=(send, answer))))
 
     def masters(self) -> tuple[Node, ...]:
         return self._drive(self._route.masters())
@@ -268,11 +304,14 @@ class SyncLink(_Lines[SyncLine]):
         for line in lines:
             line.close()
 
-    @property
-    def _connection(self) -> Any:
-        """The connection of redis-py below, for who reads from its socket (spark/wire.py)."""
-        line = self._line
-        return None if line is None else line.connection
+    def ready(self, key: Any) -> Any:
+        """The open connection of redis-py to the server that holds a key, for who reads its socket (spark/wire.py)."""
+        node = self._drive(self._route.node(self._at or key))
+        answer = self._send(Send(node, [], []))
+        if isinstance(answer, Failed):
+            self._route.lost(node)
+            raise answer.error
+        return self._lines[node].connection
 
     def _drive(self, steps: Generator[Step, Any, Result]) -> Result:
         try:

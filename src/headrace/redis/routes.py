@@ -54,6 +54,9 @@ class OneNode:
         yield from ()
         return self._node
 
+    def settled(self, key: str) -> Node | None:
+        return self._node
+
     def masters(self) -> Steps:
         yield from ()
         return (self._node,)
@@ -104,6 +107,9 @@ class InCluster:
             )
         return node
 
+    def settled(self, key: str) -> Node | None:
+        return None if self._stale or not key else self._map.master(slot_of(key))
+
     def masters(self) -> Steps:
         yield from self._fresh()
         return self._map.masters
@@ -128,7 +134,8 @@ class InCluster:
 
     def _fresh(self) -> Steps:
         """Generator: read the map if need be. One that cannot be read is no error while an older one is there."""
-        if not self._stale or (self._map.shards and time.monotonic() < self._read_at + AGAIN_S):
+        known = bool(self._map.shards)  # until then everybody asks: there is nothing to go by
+        if known and (not self._stale or time.monotonic() < self._read_at + AGAIN_S):
             return
         self._stale, self._read_at = False, time.monotonic()
         try:
@@ -200,6 +207,11 @@ class BySentinel:
         elif now >= self._check_at:
             yield from self._check()
         assert self._told is not None
+        return self._told.primary
+
+    def settled(self, key: str) -> Node | None:
+        if self._told is None or self._stale or time.monotonic() >= self._check_at:
+            return None
         return self._told.primary
 
     def masters(self) -> Steps:

@@ -79,6 +79,9 @@ class Route(Protocol):
     def node(self, key: Any) -> Steps:
         """Generator: the node that holds a key; without one, the node for calls that hold none."""
 
+    def settled(self, key: str) -> Node | None:
+        """The same without asking anybody; None if somebody has to be asked first."""
+
     def masters(self) -> Steps:
         """Generator: all nodes that hold keys."""
 
@@ -95,13 +98,21 @@ def packed(call: Call[Any]) -> bytes:
     return pack(("EVALSHA", call.script.sha, *call.words))
 
 
-def talk(calls: Sequence[Call[Any]], route: Route, at: str = "") -> Generator[Step, Any, list[Any]]:
-    """Send calls until each has a reply: raw, an error reply, or Failed. ``at``: all of them go where this key is."""
+def talk(
+    calls: Sequence[Call[Any]], route: Route, at: str = "", begun: tuple[Send, list[Any] | Failed] | None = None
+) -> Generator[Step, Any, list[Any]]:
+    """Send calls until each has a reply: raw, an error reply, or Failed. ``at``: all of them go where this key is.
+
+    ``begun`` is a first turn that has been done already, with its answer.
+    """
     talked = _Talk(calls, route, at)
     left = list(range(len(calls)))
     for turn in range(TURNS):
-        sends = yield from talked.sends(left)
-        answers = (yield sends) if sends else []
+        if begun is not None and turn == 0:
+            sends, answers = [begun[0]], [begun[1]]
+        else:
+            sends = yield from talked.sends(left)
+            answers = (yield sends) if sends else []
         left = talked.again(sends, answers)
         if not left:
             return talked.replies

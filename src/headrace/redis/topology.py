@@ -5,6 +5,7 @@ Nothing here talks to anybody. What asks is in routes.py, what is asked over is 
 
 from __future__ import annotations
 
+import functools
 import hashlib
 from binascii import crc_hqx
 from bisect import bisect_right
@@ -32,6 +33,7 @@ class Node(NamedTuple):
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
+@functools.lru_cache(maxsize=4_096)
 def slot_of(key: bytes | str | float) -> int:
     """The slot of a key: CRC16 of its {tag}, or of all of it.
 

@@ -113,3 +113,18 @@ def shown(value: object, limit: int = 60) -> str:
         return "a huge number"  # its repr may raise
     text = repr(value[: limit + 1] if isinstance(value, (str, bytes)) else value)
     return text if len(text) <= limit + 3 else text[:limit] + "..."
+
+
+def printable(text: str) -> str:
+    """Text that a terminal or a log only shows: line ends, escapes and what nobody sees are written as escapes."""
+    if text.isprintable():
+        return text
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode("ascii") for char in text)
+
+
+def said(thing: object) -> str:
+    """The text of an error or a reason, whatever it is: a stranger's __str__ may raise, or answer no text."""
+    try:
+        return str(thing)
+    except Exception:  # noqa: BLE001 - a stranger's code may raise anything
+        return f"a {type(thing).__name__[:60]} that cannot say what it is"

@@ -87,8 +87,9 @@ def _check_text(value: str, what: str, limit_bytes: int, *, nul: bool = False) -
         raise NameRefused(f"{what} {shown(value)} holds a lone surrogate, which UTF-8 cannot write") from None
     if size > limit_bytes:
         raise NameRefused(f"{what} {shown(value)} has {size} bytes: at most {limit_bytes} are allowed")
-    if not nul and "\x00" in value:
-        raise NameRefused(f"{what} {shown(value)} holds a NUL byte: remove it")
+    if not nul and not value.isprintable():
+        # logs, terminals and pages show names: a line end, an escape or a character nobody sees would forge them
+        raise NameRefused(f"{what} {shown(value)} holds a NUL byte, a control or an invisible character: remove it")
     return value
 
 

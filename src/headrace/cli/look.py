@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Annotated, Any
 
 import typer
@@ -118,7 +119,9 @@ def _due_times(keys: Keys, group: str, ids: list[str]) -> Call[list[int | None]]
 
 
 def _scores(reply: list[bytes | None]) -> list[int | None]:
-    return [None if score is None else int(float(score)) for score in reply]
+    """Due times; one that is not finite never comes."""
+    times = [math.nan if score is None else float(score) for score in reply]
+    return [int(time) if math.isfinite(time) else None for time in times]
 
 
 # ── owners ───────────────────────────────────────────────────────────────────────────────────────────

@@ -18,6 +18,8 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn
 from rich.table import Table
 from rich.text import Text
 
+from headrace.options import printable
+
 PIPED_WIDTH = 500  # columns of a table that no terminal shows
 SHORT = 60  # characters of a payload or reason in a table
 TEXT, NUMBER, LONG = "text", "number", "long"  # kinds of columns
@@ -78,7 +80,7 @@ class Show:
             SpinnerColumn(),
             TextColumn("{task.description}", markup=False),
             BarColumn(),
-            TextColumn("{task.fields[said]}"),
+            TextColumn("{task.fields[said]}", markup=False),
             TimeElapsedColumn(),
         )
         with Progress(*columns, console=self.err, transient=True, disable=not self.err.is_terminal) as live:
@@ -92,7 +94,7 @@ class Bar:
         self._live, self._task = live, task
 
     def step(self, amount: float, said: str) -> None:
-        self._live.update(self._task, advance=amount, said=said)
+        self._live.update(self._task, advance=amount, said=plain(said))
 
 
 # ── words ────────────────────────────────────────────────────────────────────────────────────────────
@@ -101,11 +103,7 @@ class Bar:
 def plain(text: str, limit: int | None = None) -> str:
     """Text that a terminal only shows: what is not printable becomes an escape. Cut at ``limit`` characters."""
     cut = text if limit is None or len(text) <= limit else text[: limit - 1] + "…"
-    return "".join(char if char.isprintable() else _escaped(char) for char in cut)
-
-
-def _escaped(char: str) -> str:
-    return char.encode("unicode_escape").decode("ascii")
+    return printable(cut)
 
 
 def span(ms: float) -> str:

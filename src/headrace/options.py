@@ -18,6 +18,8 @@ Duration = int | float | str | timedelta
 DURATION_LIMIT_MS = 10 * 365 * 24 * 3_600_000  # ten years: far below what a server's clock and Lua can hold
 SIZE_LIMIT_BYTES = 512 * 1024 * 1024  # a server's own limit for one value
 
+LISTED = 150  # words that an error lists
+
 _UNIT_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _UNIT_BYTES = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 2**10, "mib": 2**20, "gib": 2**30}
 _PART = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,9})?) ?(ms|s|m|h|d)", re.ASCII)
@@ -104,7 +106,10 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     """Say which of the known words was meant, or list them all."""
     words = sorted(known)
     near = difflib.get_close_matches(str(word)[:60].lower(), words, n=1)
-    return f"did you mean {near[0]!r}?" if near else f"there are {', '.join(words)}"
+    if near:
+        return f"did you mean {near[0]!r}?"
+    more = f" and {len(words) - LISTED:,} more" if len(words) > LISTED else ""
+    return f"there are {', '.join(words[:LISTED])}{more}"
 
 
 def shown(value: object, limit: int = 60) -> str:

@@ -11,9 +11,9 @@ import re
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 
-from headrace.errors import HeadraceError, NameRefused
+from headrace.errors import HeadraceError
 from headrace.fields import FIELD_BYTES, find_field
-from headrace.names import Keys, check_group, waiting_group
+from headrace.names import Keys, is_group, waiting_group
 from headrace.recorder import Recorder
 from headrace.redis import commands, scripts
 from headrace.redis.letters import Letter, open_letter
@@ -175,11 +175,7 @@ class DeadLetters:
 def _names_a_message(letter: DeadLetter) -> bool:
     """Whether it says whose message it was. Anybody who may add to the dead letters can write anything there, and the
     group becomes part of a key."""
-    try:
-        check_group(letter.group)
-    except NameRefused:
-        return False
-    return _ID.fullmatch(letter.original_id) is not None
+    return is_group(letter.group) and _ID.fullmatch(letter.original_id) is not None
 
 
 def read_letter(raw_id: bytes, fields: list[bytes], prefix: str = "_") -> DeadLetter:

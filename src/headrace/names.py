@@ -58,6 +58,15 @@ def check_group(name: str) -> str:
     return name
 
 
+def is_group(name: str) -> bool:
+    """Whether a group that somebody else made could be one of ours."""
+    try:
+        check_group(name)
+    except NameRefused:
+        return False
+    return True
+
+
 def check_owner(name: str) -> str:
     """Return the name if it can be an owner, else raise NameRefused.
 

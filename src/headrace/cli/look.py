@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from contextlib import suppress
 from typing import Annotated, Any
 
 import typer
@@ -140,7 +141,10 @@ async def owners(session: Session, stream: StreamName, group: MaybeGroup = None)
     else:
         keys, names = await session.group(stream, group), [group]
     now_ms = await session.link.call(commands.server_ms())
-    found = [owner for name in names for owner in await _owners(session, keys, name, now_ms)]
+    found = []
+    for name in names:
+        with suppress(NoGroup):  # gone meanwhile, or its name is no text
+            found += await _owners(session, keys, name, now_ms)
     if session.show.as_json:
         session.show.json({"stream": stream, "owners": found})
     elif not found:
@@ -199,7 +203,10 @@ async def groups(session: Session, stream: StreamName) -> None:
     buried = await _buried(session, stream) if 0 < letters <= LETTERS_COUNTED else {}
     found = []
     for info in infos:
-        levels = await session.link.call(scripts.levels(keys, info.name))
+        try:
+            levels = await session.link.call(scripts.levels(keys, info.name))
+        except NoGroup:  # gone meanwhile, or its name is no text
+            continue
         dead = buried.get(info.name, 0) if letters <= LETTERS_COUNTED else None
         found.append(
             {"group": info.name, "owners": info.owners, **_levels(levels), "dead_letters": dead}

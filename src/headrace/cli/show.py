@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import json
 import sys
+import traceback
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -104,6 +105,12 @@ def plain(text: str, limit: int | None = None) -> str:
     """Text that a terminal only shows: what is not printable becomes an escape. Cut at ``limit`` characters."""
     cut = text if limit is None or len(text) <= limit else text[: limit - 1] + "…"
     return printable(cut)
+
+
+def trace() -> None:
+    """Print where the error came from that is being handled, on stderr. Its text may be anybody's."""
+    for line in traceback.format_exc().splitlines():
+        print(plain(line), file=sys.stderr)
 
 
 def span(ms: float) -> str:

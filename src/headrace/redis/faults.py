@@ -28,6 +28,7 @@ from headrace.errors import (
     Unavailable,
     WrongType,
 )
+from headrace.options import printable
 
 TEXT_LIMIT = 300  # characters kept of what a server said
 
@@ -163,5 +164,5 @@ def _code_of(text: str) -> str:
 def _clean(text: str) -> str:
     """Make a server's text safe to log: no arguments (AUTH's is a password), no URL secrets, one line."""
     safe = _URL_SECRET.sub(r"\1***@", _ARGUMENTS.sub("", text))
-    line = " ".join(safe.split()).rstrip(".")
+    line = printable(" ".join(safe.split()).rstrip("."))
     return line if len(line) <= TEXT_LIMIT else line[:TEXT_LIMIT] + "..."

@@ -104,8 +104,8 @@ def _of_connection(error: Exception, text: str) -> HeadraceError:
     """Translate what happened on the way to the server, or in the client."""
     if any(mark in text for mark in _TLS_REFUSED):
         return AuthFailed(
-            f"TLS: {text}: check that the port speaks TLS and that ca_cert in the URL names who signed "
-            "the server's certificate"
+            f"TLS: {text}: check that the port speaks TLS, that ca_cert in the URL names who signed "
+            "the server's certificate, and that client_cert is given if the server wants one"
         )
     if isinstance(error, client.BusyLoadingError):
         return Unavailable(f"LOADING {text}: {_CODES['LOADING'][1]}")

@@ -49,6 +49,11 @@ def _read(call: Call[T], reply: Any) -> T | HeadraceError:
     return call.parse(reply)
 
 
+def _first_error(replies: list[Any]) -> Any:
+    """The last reply, or what kept it from coming: who may not load a script hears that, not that it is missing."""
+    return next((reply for reply in replies if isinstance(reply, Exception)), replies[-1])
+
+
 def _named(error: MissingRight, script: Script) -> MissingRight:
     """Servers before 7.0 do not say which command of a script is forbidden: name those it uses."""
     if error.command:
@@ -100,7 +105,7 @@ class Link:
             for at, value in enumerate(values):
                 if isinstance(value, NoScript):
                     again = await self._guarded([_loading(calls[at]), _packed(calls[at])], wait_ms / 1000)
-                    values[at] = _read(calls[at], again[1])
+                    values[at] = _read(calls[at], _first_error(again))
             return values
 
     async def close(self) -> None:
@@ -194,7 +199,8 @@ class SyncLink:
         values = [_read(call, reply) for call, reply in zip(calls, replies, strict=True)]
         for at, value in enumerate(values):
             if isinstance(value, NoScript):
-                values[at] = _read(calls[at], self._guarded([_loading(calls[at]), _packed(calls[at])])[1])
+                again = self._guarded([_loading(calls[at]), _packed(calls[at])])
+                values[at] = _read(calls[at], _first_error(again))
         return values
 
     def close(self) -> None:

@@ -16,7 +16,7 @@ import signal
 import sys
 from pathlib import Path
 
-from headrace import loop
+from headrace import logs, loop
 from headrace.app import App
 from headrace.board import Board
 from headrace.errors import ConfigError, HeadraceError, Verdict, classify
@@ -102,7 +102,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--burst", action="store_true")
     parser.add_argument("--log-level", default="INFO")
     options = parser.parse_args(arguments)
-    logging.basicConfig(level=options.log_level, format="%(asctime)s %(levelname)s %(process)d %(message)s")
+    logs.configure(options.log_level)
     try:
         loop.run(handle(load_app(options.target), options))
     except HeadraceError as error:

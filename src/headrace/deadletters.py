@@ -7,18 +7,22 @@ buried it: in place and with its old id while the message is still in the stream
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 
 from headrace.errors import HeadraceError
 from headrace.fields import FIELD_BYTES, find_field
-from headrace.names import Keys, waiting_group
+from headrace.names import Keys, is_group, waiting_group
 from headrace.recorder import Recorder
 from headrace.redis import commands, scripts
 from headrace.redis.letters import Letter, open_letter
 from headrace.redis.link import Link
 
 PAGE = 100  # dead letters read at a time
+
+_NUMBER = re.compile(r"[0-9]{1,15}", re.ASCII)
+_ID = re.compile(r"[0-9]{1,20}-[0-9]{1,20}", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,12 +162,20 @@ class DeadLetters:
                 yield letter
 
     async def _replay(self, letter: DeadLetter) -> Replayed:
+        if not _names_a_message(letter):
+            return Replayed(letter.id, "foreign")
         answer = await self._link.call(
             scripts.replay(self._keys, letter.group, letter.original_id, letter.id, prefix=self._prefix)
         )
         if answer.kind in ("same", "copy"):
             self._recorder.count("replayed_total", 1, stream=self._keys.stream, group=letter.group)
         return Replayed(letter.id, answer.kind, answer.id)
+
+
+def _names_a_message(letter: DeadLetter) -> bool:
+    """Whether it says whose message it was. Anybody who may add to the dead letters can write anything there, and the
+    group becomes part of a key."""
+    return is_group(letter.group) and _ID.fullmatch(letter.original_id) is not None
 
 
 def read_letter(raw_id: bytes, fields: list[bytes], prefix: str = "_") -> DeadLetter:
@@ -174,7 +186,7 @@ def read_letter(raw_id: bytes, fields: list[bytes], prefix: str = "_") -> DeadLe
         return letter.about.get(name, b"").decode("utf-8", "replace")
 
     def number(name: str) -> int:
-        return int(word(name)) if word(name).isdigit() else 0
+        return int(word(name)) if _NUMBER.fullmatch(word(name)) else 0
 
     return DeadLetter(
         id=raw_id.decode(),

@@ -44,6 +44,7 @@ _OTHER_WORDS = {  # as redis-py and redis-cli call them
     "ssl_cert_reqs": "verify",
     "cacert": "ca_cert",
 }
+_SECRETS = ("password", "sentinel_password")  # never shown, so they may hold anything
 _ENCODE = "percent-encode the special characters of the password: @ is %40, / is %2F, ? is %3F, # is %23"
 
 
@@ -271,4 +272,6 @@ def _decode(text: str, what: str) -> str:
         raise UrlRefused(f"the URL's {what} is not UTF-8 when percent-decoded: encode it as UTF-8") from None
     if "\x00" in decoded:
         raise UrlRefused(f"the URL's {what} holds a NUL byte: remove %00")
+    if not decoded.isprintable() and what not in _SECRETS:
+        raise UrlRefused(f"the URL's {what} holds a control or an invisible character: remove it")
     return decoded

@@ -16,11 +16,12 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from headrace.codec import decode_fields
-from headrace.errors import Bury, DeliveryLost, Ending, HeadraceError, Release, Retry
+from headrace.errors import Bury, ConfigError, DeliveryLost, Ending, HeadraceError, Release, Retry
 from headrace.job import Job
 from headrace.marks import Marks
 from headrace.member import Member
 from headrace.message import Delivery, Outcome, State, SyncDelivery, Way, optional_ms
+from headrace.options import said
 from headrace.recorder import NoRecorder, Recorder
 from headrace.redis.letters import open_copy
 from headrace.slots import Slots
@@ -175,6 +176,22 @@ class Executor:
             self._put(delivery, self._outcome(delivery, error))
 
     def _outcome(self, delivery: Delivery[Any], error: BaseException) -> Outcome:
+        try:
+            chosen = self._chosen(error)
+        except ConfigError as refused:  # Retry(after="soon"): a mistake of the handler, like any other it raises
+            chosen, error = None, refused
+        if chosen is not None:
+            return chosen
+        log.warning(
+            "handler.raised handler=%s id=%s attempt=%d of %d",
+            *(self._job.name, delivery.id, delivery.attempt, self._job.settings.max_attempts),
+            exc_info=error,
+        )
+        name = type(error).__name__
+        return Outcome(Way.RETRY, reason=said(error) or name, error=name)
+
+    def _chosen(self, error: BaseException) -> Outcome | None:
+        """The outcome a handler asked for by what it raised; None if it only failed."""
         if isinstance(error, Bury):
             return Outcome(Way.BURY, reason=error.reason, error="Bury")
         if isinstance(error, Release):
@@ -183,13 +200,7 @@ class Executor:
             return Outcome(Way.RETRY, reason=error.reason, error="Retry", after_ms=optional_ms(error.after))
         if isinstance(error, asyncio.CancelledError) and self.stopping:
             return Outcome(Way.RELEASE, after_ms=0)
-        log.warning(
-            "handler.raised handler=%s id=%s attempt=%d of %d",
-            *(self._job.name, delivery.id, delivery.attempt, self._job.settings.max_attempts),
-            exc_info=error,
-        )
-        name = type(error).__name__
-        return Outcome(Way.RETRY, reason=str(error) or name, error=name)
+        return None
 
     def _late(self, delivery: Delivery[Any]) -> None:
         """A zombie's late word (SPEC 11): refused here already, because the lifeline knows that it was taken."""

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
 
 from headrace.errors import After, DeliveryLost, HeadraceError
 from headrace.fields import find_field, headers_of, key_of
-from headrace.options import duration_ms
+from headrace.options import duration_ms, said
 
 if TYPE_CHECKING:
     from headrace.effects import Effect
@@ -49,6 +49,11 @@ class Outcome:
     starts: int | None = None  # handler starts to be told in a dead letter, where the attempt says something else
     effects: tuple[Effect, ...] = ()
     result: bytes = b""
+
+    def __post_init__(self) -> None:
+        given: object = self.reason  # a handler may give anything as its reason
+        if not isinstance(given, str):
+            object.__setattr__(self, "reason", said(given))
 
 
 ACK: Final = Outcome(Way.ACK)

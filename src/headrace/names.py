@@ -66,6 +66,15 @@ def check_group(name: str) -> str:
     return name
 
 
+def is_group(name: str) -> bool:
+    """Whether a group that somebody else made could be one of ours."""
+    try:
+        check_group(name)
+    except NameRefused:
+        return False
+    return True
+
+
 def check_owner(name: str) -> str:
     """Return the name if it can be an owner, else raise NameRefused.
 
@@ -97,8 +106,9 @@ def _check_text(value: str, what: str, limit_bytes: int, *, nul: bool = False) -
         raise NameRefused(f"{what} {shown(value)} holds a lone surrogate, which UTF-8 cannot write") from None
     if size > limit_bytes:
         raise NameRefused(f"{what} {shown(value)} has {size} bytes: at most {limit_bytes} are allowed")
-    if not nul and "\x00" in value:
-        raise NameRefused(f"{what} {shown(value)} holds a NUL byte: remove it")
+    if not nul and not value.isprintable():
+        # logs, terminals and pages show names: a line end, an escape or a character nobody sees would forge them
+        raise NameRefused(f"{what} {shown(value)} holds a NUL byte, a control or an invisible character: remove it")
     return value
 
 

@@ -18,6 +18,8 @@ Duration = int | float | str | timedelta
 DURATION_LIMIT_MS = 10 * 365 * 24 * 3_600_000  # ten years: far below what a server's clock and Lua can hold
 SIZE_LIMIT_BYTES = 512 * 1024 * 1024  # a server's own limit for one value
 
+LISTED = 150  # words that an error lists
+
 _UNIT_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _UNIT_BYTES = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 2**10, "mib": 2**20, "gib": 2**30}
 _PART = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,9})?) ?(ms|s|m|h|d)", re.ASCII)
@@ -104,7 +106,10 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     """Say which of the known words was meant, or list them all."""
     words = sorted(known)
     near = difflib.get_close_matches(str(word)[:60].lower(), words, n=1)
-    return f"did you mean {near[0]!r}?" if near else f"there are {', '.join(words)}"
+    if near:
+        return f"did you mean {near[0]!r}?"
+    more = f" and {len(words) - LISTED:,} more" if len(words) > LISTED else ""
+    return f"there are {', '.join(words[:LISTED])}{more}"
 
 
 def shown(value: object, limit: int = 60) -> str:
@@ -113,3 +118,18 @@ def shown(value: object, limit: int = 60) -> str:
         return "a huge number"  # its repr may raise
     text = repr(value[: limit + 1] if isinstance(value, (str, bytes)) else value)
     return text if len(text) <= limit + 3 else text[:limit] + "..."
+
+
+def printable(text: str) -> str:
+    """Text that a terminal or a log only shows: line ends, escapes and what nobody sees are written as escapes."""
+    if text.isprintable():
+        return text
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode("ascii") for char in text)
+
+
+def said(thing: object) -> str:
+    """The text of an error or a reason, whatever it is: a stranger's __str__ may raise, or answer no text."""
+    try:
+        return str(thing)
+    except Exception:  # noqa: BLE001 - a stranger's code may raise anything
+        return f"a {type(thing).__name__[:60]} that cannot say what it is"

@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 import functools
 import inspect
-import traceback
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -21,10 +20,10 @@ from typing import Annotated, Any
 import typer
 
 from headrace.app import App
-from headrace.cli.show import Show
+from headrace.cli.show import Show, many, trace
 from headrace.cli.where import Where, located
 from headrace.errors import CommandRefused, ConfigError, HeadraceError, NoGroup, Unavailable
-from headrace.names import WAITING_SUFFIX, Keys, check_group, keys_of
+from headrace.names import WAITING_SUFFIX, Keys, check_group, is_group, keys_of
 from headrace.options import did_you_mean, shown
 from headrace.partitions import Partitions
 from headrace.redis import commands
@@ -67,7 +66,8 @@ class Session:
         return None if count is None else Partitions(stream, int(count))
 
     async def groups(self, keys: Keys) -> list[GroupInfo]:
-        """The stream's groups, waiting ones left out. Raises NotThere and WrongType."""
+        """The stream's groups, waiting ones left out, and those whose names nobody could give us. Raises NotThere and
+        WrongType."""
         try:
             found = await self.link.call(commands.groups(keys))
         except CommandRefused as error:
@@ -76,7 +76,11 @@ class Session:
             raise NotThere(
                 f"there is no stream {shown(keys.stream)} on {self.where.masked}: check its name, or add a message"
             ) from error
-        return [group for group in found if not group.name.endswith(WAITING_SUFFIX)]
+        groups = [group for group in found if not group.name.endswith(WAITING_SUFFIX)]
+        named = [group for group in groups if is_group(group.name)]
+        if len(named) < len(groups):
+            self.show.aside(f"left out: {many(len(groups) - len(named), 'group')} with a name that is no plain text")
+        return named
 
     async def group(self, stream: str, group: str) -> Keys:
         """The keys of a stream that has this group. Raises NotThere, with the group that was meant."""
@@ -121,7 +125,7 @@ def asking(function: Callable[..., Awaitable[Any]] | None = None, *, create: boo
                 asyncio.run(_ask(function, where, Show(as_json=as_json), words))
         except HeadraceError:
             if debug:
-                traceback.print_exc()
+                trace()
             raise
 
     # typer reads the signature: it is the function's own without the session, and the three options.

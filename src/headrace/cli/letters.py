@@ -26,6 +26,7 @@ _FIELDS: dict[str, Callable[[DeadLetter], str]] = {
     "payload": lambda letter: as_text(letter.payload or b""),
 }
 FIELDS = ", ".join(_FIELDS)
+LAST_MS = 253_402_300_799_999  # the last one of the year 9999, where calendars end
 
 Match = Callable[[DeadLetter], bool]
 
@@ -137,4 +138,6 @@ def print_letter(show: Show, letter: DeadLetter) -> None:
 
 def moment(ms: int) -> str:
     """A time for people, in UTC: servers and workers may stand anywhere."""
+    if ms > LAST_MS:
+        return f"{ms} ms"  # a forged one
     return datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%SZ") if ms else ""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from contextlib import suppress
 from typing import Annotated, Any
 
 import typer
@@ -119,7 +121,9 @@ def _due_times(keys: Keys, group: str, ids: list[str]) -> Call[list[int | None]]
 
 
 def _scores(reply: list[bytes | None]) -> list[int | None]:
-    return [None if score is None else int(float(score)) for score in reply]
+    """Due times; one that is not finite never comes."""
+    times = [math.nan if score is None else float(score) for score in reply]
+    return [int(time) if math.isfinite(time) else None for time in times]
 
 
 # ── owners ───────────────────────────────────────────────────────────────────────────────────────────
@@ -139,7 +143,10 @@ async def owners(session: Session, stream: StreamName, group: MaybeGroup = None)
     else:
         keys, names = await session.group(stream, group), [group]
     now_ms = await session.link.call(commands.server_ms().aimed(keys.stream))
-    found = [owner for name in names for owner in await _owners(session, keys, name, now_ms)]
+    found = []
+    for name in names:
+        with suppress(NoGroup):  # gone meanwhile, or its name is no text
+            found += await _owners(session, keys, name, now_ms)
     if session.show.as_json:
         session.show.json({"stream": stream, "owners": found})
     elif not found:
@@ -199,7 +206,10 @@ async def groups(session: Session, stream: StreamName) -> None:
     buried = await _buried(session, stream) if 0 < letters <= LETTERS_COUNTED else {}
     found = []
     for info in infos:
-        levels = await session.link.call(scripts.levels(keys, info.name))
+        try:
+            levels = await session.link.call(scripts.levels(keys, info.name))
+        except NoGroup:  # gone meanwhile, or its name is no text
+            continue
         dead = buried.get(info.name, 0) if letters <= LETTERS_COUNTED else None
         found.append(
             {"group": info.name, "owners": info.owners, **_levels(levels), "dead_letters": dead}

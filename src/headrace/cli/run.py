@@ -10,7 +10,6 @@ import json
 import logging
 import os
 import sys
-import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -19,18 +18,16 @@ from typing import Annotated, Any, TextIO
 
 import typer
 
-from headrace import __version__
+from headrace import __version__, logs
 from headrace.cli.ask import AsJson, Debug, Url, unreachable
 from headrace.cli.peek import Peeked, peek
-from headrace.cli.show import many, plain, span
+from headrace.cli.show import many, plain, span, trace
 from headrace.cli.where import VARIABLE, Where, find, located
 from headrace.errors import ConfigError, HeadraceError, Unavailable
 from headrace.redis.connect import Server
 from headrace.supervisor import RunOptions, Supervisor
 
 log = logging.getLogger("headrace")
-
-LOG_FORMAT = "%(asctime)s %(levelname)s %(process)d %(message)s"  # the children's, too
 
 Target = Annotated[str, typer.Argument(metavar="MODULE:APP", help="The app, as in shop:app.", show_default=False)]
 Processes = Annotated[int, typer.Option("--processes", "-p", min=1, max=1_000, help="Worker processes.")]
@@ -69,7 +66,7 @@ def run(
     SIGTERM or Ctrl-C drains: running handlers get their grace, the rest is handed back. A second one ends at once.
     """
     level = log_level.upper()
-    logging.basicConfig(level=level, format=LOG_FORMAT, stream=sys.stderr)
+    logs.configure(level)
     try:
         given = find(url)
         app = peek(target, {**os.environ, **({VARIABLE: given.url} if given else {})})
@@ -86,7 +83,7 @@ def run(
             code = _supervise(options, app, where, events)
     except HeadraceError:
         if debug:
-            traceback.print_exc()
+            trace()
         raise
     raise typer.Exit(code)
 

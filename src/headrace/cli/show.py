@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import json
 import sys
+import traceback
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -17,6 +18,8 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
+
+from headrace.options import printable
 
 PIPED_WIDTH = 500  # columns of a table that no terminal shows
 SHORT = 60  # characters of a payload or reason in a table
@@ -78,7 +81,7 @@ class Show:
             SpinnerColumn(),
             TextColumn("{task.description}", markup=False),
             BarColumn(),
-            TextColumn("{task.fields[said]}"),
+            TextColumn("{task.fields[said]}", markup=False),
             TimeElapsedColumn(),
         )
         with Progress(*columns, console=self.err, transient=True, disable=not self.err.is_terminal) as live:
@@ -92,7 +95,7 @@ class Bar:
         self._live, self._task = live, task
 
     def step(self, amount: float, said: str) -> None:
-        self._live.update(self._task, advance=amount, said=said)
+        self._live.update(self._task, advance=amount, said=plain(said))
 
 
 # ── words ────────────────────────────────────────────────────────────────────────────────────────────
@@ -101,11 +104,13 @@ class Bar:
 def plain(text: str, limit: int | None = None) -> str:
     """Text that a terminal only shows: what is not printable becomes an escape. Cut at ``limit`` characters."""
     cut = text if limit is None or len(text) <= limit else text[: limit - 1] + "…"
-    return "".join(char if char.isprintable() else _escaped(char) for char in cut)
+    return printable(cut)
 
 
-def _escaped(char: str) -> str:
-    return char.encode("unicode_escape").decode("ascii")
+def trace() -> None:
+    """Print where the error came from that is being handled, on stderr. Its text may be anybody's."""
+    for line in traceback.format_exc().splitlines():
+        print(plain(line), file=sys.stderr)
 
 
 def span(ms: float) -> str:

@@ -98,8 +98,10 @@ def _in_folder(folder: Path) -> Where | None:
 def _load(file: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(file.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except (OSError, ValueError) as error:  # not UTF-8, not TOML, or a number nobody can read
         raise ConfigError(f"{file} cannot be read: {error}") from error
+    except RecursionError as error:
+        raise ConfigError(f"{file} cannot be read: it is nested too deeply") from error
 
 
 def _read(table: Any, source: str) -> Where | None:

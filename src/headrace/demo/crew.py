@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import logging
 import os
 import signal
 import subprocess
@@ -19,6 +18,7 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any, Final
 
+from headrace import logs
 from headrace.demo.journal import PATH_VARIABLE
 from headrace.supervisor import RunOptions, Supervisor
 
@@ -106,7 +106,7 @@ def _tell(event: str, about: dict[str, Any]) -> None:
 
 def main(words: list[str]) -> int:
     url, processes = words
-    logging.basicConfig(level="WARNING", format="%(asctime)s %(levelname)s %(process)d %(message)s")
+    logs.configure("WARNING")
     threading.Thread(target=_end_with_parent, daemon=True).start()
     options = RunOptions(TARGET, processes=int(processes), log_level="WARNING", grace_s=5.0)
     return Supervisor(options, url, _tell).run()

@@ -15,6 +15,8 @@ from importlib import resources
 from itertools import chain
 from typing import Any, Final, Generic, Literal, NamedTuple, TypeVar
 
+from headrace.options import printable
+
 T = TypeVar("T")
 
 Wire = bytes | str | int | float
@@ -127,7 +129,7 @@ def parse_word(raw: bytes) -> Word:
         return Word("ok", id=rest.decode())
     if kind == b"taken":
         holder, _, count = rest.rpartition(b" ")
-        return Word("taken", holder.decode("utf-8", "replace"), int(count))
+        return Word("taken", printable(holder.decode("utf-8", "backslashreplace")), int(count))
     raise ValueError(f"no word of ours: {raw[:80]!r}")
 
 

@@ -17,7 +17,7 @@ from redis.asyncio import connection as async_connections
 
 from headrace.config import ConnectSettings
 from headrace.endpoint import Endpoint, parse_url
-from headrace.errors import ConfigError
+from headrace.errors import AuthFailed, ConfigError
 from headrace.redis.line import Line
 from headrace.redis.link import Link, SyncLink
 from headrace.redis.routes import BySentinel, InCluster, OneNode
@@ -103,8 +103,26 @@ class Server:
     def _verifies(self) -> bool:
         return not (self.endpoint.tls_insecure or self.settings.tls_insecure)
 
+    def _check_files(self) -> None:
+        """Raise AuthFailed where a file of the URL cannot be used: the client would call that an unreachable server,
+        and be asked again for ever. Paths are not repeated; an encrypted key asks nobody for its password."""
+        end = self.endpoint
+        context = ssl.create_default_context()
+        try:
+            if end.ca_cert:
+                context.load_verify_locations(end.ca_cert)
+            if end.client_cert:
+                context.load_cert_chain(end.client_cert, end.client_key, password="")
+        except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
+            why = error.strerror if isinstance(error, FileNotFoundError | PermissionError) else "no PEM file that fits"
+            raise AuthFailed(
+                f"TLS: a file is of no use ({why}): check the paths ca_cert, client_cert and client_key in the URL, "
+                "and that the key is not encrypted"
+            ) from None
+
     def _tls(self) -> dict[str, Any]:
         end = self.endpoint
+        self._check_files()
         verify = self._verifies
         return {
             "ssl_cert_reqs": "required" if verify else "none",

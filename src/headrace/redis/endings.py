@@ -16,6 +16,8 @@ from headrace.policy import release_delay_ms
 from headrace.redis import scripts
 from headrace.redis.calls import Call, Word
 
+ERROR_NAME_LIMIT = 200  # characters of an exception's type that a dead letter keeps
+
 
 class Endings:
     def __init__(self, member: Member, *, delete: scripts.Delete = "no") -> None:
@@ -76,7 +78,7 @@ class Endings:
             "attempts": str(delivery.attempt if outcome.starts is None else outcome.starts),
             "first_ms": delivery.id.partition("-")[0],
             "last_ms": str(now_ms),
-            "error": outcome.error,
+            "error": outcome.error[:ERROR_NAME_LIMIT],
             "reason": outcome.reason.encode("utf-8", "replace")[: settings.error_bytes].decode("utf-8", "ignore"),
         }
         return scripts.bury(

@@ -28,6 +28,7 @@ from headrace.errors import (
     Unavailable,
     WrongType,
 )
+from headrace.options import printable
 
 TEXT_LIMIT = 300  # characters kept of what a server said
 
@@ -103,8 +104,8 @@ def _of_connection(error: Exception, text: str) -> HeadraceError:
     """Translate what happened on the way to the server, or in the client."""
     if any(mark in text for mark in _TLS_REFUSED):
         return AuthFailed(
-            f"TLS: {text}: check that the port speaks TLS and that ca_cert in the URL names who signed "
-            "the server's certificate"
+            f"TLS: {text}: check that the port speaks TLS, that ca_cert in the URL names who signed "
+            "the server's certificate, and that client_cert is given if the server wants one"
         )
     if isinstance(error, client.BusyLoadingError):
         return Unavailable(f"LOADING {text}: {_CODES['LOADING'][1]}")
@@ -163,5 +164,5 @@ def _code_of(text: str) -> str:
 def _clean(text: str) -> str:
     """Make a server's text safe to log: no arguments (AUTH's is a password), no URL secrets, one line."""
     safe = _URL_SECRET.sub(r"\1***@", _ARGUMENTS.sub("", text))
-    line = " ".join(safe.split()).rstrip(".")
+    line = printable(" ".join(safe.split()).rstrip("."))
     return line if len(line) <= TEXT_LIMIT else line[:TEXT_LIMIT] + "..."

@@ -1,10 +1,17 @@
-"""Reads what bury.lua and replay.lua wrote: dead letters, and copies made for one group."""
+"""Reads what bury.lua and replay.lua wrote: dead letters, and copies made for one group.
+
+Anybody who may add to the stream can forge both. What is not whole is none of ours, and never an exception.
+"""
 
 from __future__ import annotations
 
+import re
 from typing import Final, NamedTuple
 
 WIDE: Final = 7_000  # words from which on an original is packed into one field (bury.lua)
+
+_NUMBER: Final = re.compile(rb"[0-9]{1,10}")
+_ID: Final = re.compile(rb"[0-9]{1,20}-[0-9]{1,20}")
 
 
 class Letter(NamedTuple):
@@ -34,13 +41,15 @@ def open_letter(fields: list[bytes], prefix: str = "_") -> Letter | None:
     """Take a dead letter apart; None if it is none of ours. A buried copy comes out as the original."""
     mark = f"{prefix}n".encode()
     at = next((at for at in range(len(fields) - 2, -1, -2) if fields[at] == mark), None)
-    if at is None or not fields[at + 1].isdigit():
+    if at is None or not _NUMBER.fullmatch(fields[at + 1]):
         return None
     about = {
         name.decode("utf-8", "backslashreplace").removeprefix(prefix): value
         for name, value in zip(fields[at + 2 :: 2], fields[at + 3 :: 2], strict=True)
     }
     original = _unpacked(fields[:at], prefix) if int(fields[at + 1]) > WIDE else fields[:at]
+    if original is None:
+        return None
     copy = open_copy(original, prefix)
     return Letter(copy.fields if copy else original, about)
 
@@ -49,9 +58,10 @@ def open_copy(fields: list[bytes], prefix: str = "_") -> Copy | None:
     """Take a replayed copy apart; None for every other message. Cheap where the first name tells."""
     if len(fields) < 4 or fields[0] != f"{prefix}original_id".encode():
         return None
-    if fields[2] != f"{prefix}only".encode():
+    if fields[2] != f"{prefix}only".encode() or not _ID.fullmatch(fields[1]):
         return None
-    return Copy(fields[1].decode(), fields[3].decode(), _unpacked(fields[4:], prefix))
+    original = _unpacked(fields[4:], prefix)
+    return None if original is None else Copy(fields[1].decode(), fields[3].decode("utf-8", "replace"), original)
 
 
 def open_requeued(fields: list[bytes], prefix: str = "_") -> Requeued | None:
@@ -71,7 +81,10 @@ def open_requeued(fields: list[bytes], prefix: str = "_") -> Requeued | None:
             original_id = value
         else:
             rest += (name, value)
-    return Requeued(retries, original_id.decode("utf-8", "backslashreplace"), _unpacked(rest, prefix))
+    original = _unpacked(rest, prefix)
+    if original is None:
+        return None
+    return Requeued(retries, original_id.decode("utf-8", "backslashreplace"), original)
 
 
 def retry_count(value: bytes) -> int:
@@ -79,14 +92,17 @@ def retry_count(value: bytes) -> int:
     return int(value) if 0 < len(value) < 10 and value.isdigit() else 0
 
 
-def _unpacked(fields: list[bytes], prefix: str) -> list[bytes]:
-    """The words of an original that was packed into one field ("<length>:<bytes>" each); else as they are."""
+def _unpacked(fields: list[bytes], prefix: str) -> list[bytes] | None:
+    """The words of an original that was packed into one field ("<length>:<bytes>" each); else as they are.
+    None if the packing is broken: a length that is none or too long, or a name without a value."""
     if len(fields) != 2 or fields[0] != f"{prefix}packed".encode():
         return fields
     data, words, at = fields[1], [], 0
     while at < len(data):
-        colon = data.index(b":", at)
-        end = colon + 1 + int(data[at:colon])
-        words.append(data[colon + 1 : end])
-        at = end
-    return words
+        length = _NUMBER.match(data, at)
+        if length is None or data[length.end() : length.end() + 1] != b":":
+            return None
+        begin = length.end() + 1
+        at = begin + int(length[0])
+        words.append(data[begin:at])
+    return words if at == len(data) and len(words) % 2 == 0 else None

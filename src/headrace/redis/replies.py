@@ -6,6 +6,7 @@ import json
 from typing import Any, Final, Literal, NamedTuple
 
 from headrace.errors import OwnerTaken
+from headrace.options import printable
 from headrace.redis.calls import Entry, Rescued, Waited, text
 
 EPOCH_MS: Final = 10**12  # an idle time like this is the age of the epoch: XNACK left no time
@@ -20,9 +21,15 @@ def owner_entry(raw: bytes) -> dict[str, Any]:
     """What an owner entered about itself (join.lua); {} if there is nothing, or nothing of ours."""
     try:
         entry = json.loads(raw)
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
-    return entry if isinstance(entry, dict) and {"seen_ms", "lease_ms"} <= entry.keys() else {}
+    if not isinstance(entry, dict) or not all(_is_ms(entry.get(word)) for word in ("seen_ms", "lease_ms")):
+        return {}
+    return entry
+
+
+def _is_ms(value: object) -> bool:
+    return type(value) is int and 0 <= value < 2**53
 
 
 def _texts(raws: list[bytes]) -> list[str]:
@@ -288,6 +295,6 @@ class OwnerInfo(NamedTuple):
 
 
 def _shown(holder: dict[str, Any]) -> str:
-    known = [f"{name} {holder[name]}" for name in ("host", "pid") if name in holder]
+    known = [f"{name} {printable(str(holder[name])[:100])}" for name in ("host", "pid") if name in holder]
     seen = f"last seen at {holder['seen_ms']} ms of the server's clock" if "seen_ms" in holder else ""
     return ", ".join([*known, *([seen] if seen else [])])

@@ -184,11 +184,16 @@ class _Talk:
                 continue
             for index in send.of:
                 self._asked.pop(index, None)
+            unloadable: Exception | None = None
             for index, reply in zip(send.of, answer, strict=True):
-                if index >= 0:
-                    self.replies[index] = reply
-                    if isinstance(reply, Exception) and self._goes_again(index, reply, send.node):
-                        again.add(index)
+                if index < 0:
+                    unloadable = reply if isinstance(reply, Exception) else unloadable
+                    continue
+                if unloadable is not None and isinstance(reply, NoScriptError):
+                    reply = unloadable  # who may not load a script hears that, not that it is missing
+                self.replies[index] = reply
+                if isinstance(reply, Exception) and self._goes_again(index, reply, send.node):
+                    again.add(index)
         leaders = {self._leaders[index] for index in again}
         return [index for index, leader in enumerate(self._leaders) if leader in leaders]
 

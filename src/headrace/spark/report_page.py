@@ -44,6 +44,8 @@ def page(found: dict[str, Any]) -> str:
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width,initial-scale=1">'
+        # the escaping is what protects; this is for the day somebody forgets it
+        "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">"
         f"<title>{name}: report</title><style>{STYLE}</style></head><body><main>"
         f"<h1>{name}</h1><p>{made} · {_batches(found['totals']['batches'])}</p>{_figures(found)}"
         f'<div class="plots">{body}</div><footer>headrace {escape(str(found["headrace"]))}. '

@@ -10,6 +10,7 @@ They show the moment of the read, page by page; a queue at work moves meanwhile.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final, TypeVar
@@ -30,7 +31,7 @@ from pyspark.sql.types import (
 )
 
 from headrace.errors import CommandRefused, ConfigError, NoGroup
-from headrace.names import WAITING_SUFFIX, Keys, keys_of, waiting_group
+from headrace.names import Keys, is_group, keys_of, waiting_group
 from headrace.redis import commands
 from headrace.redis.calls import Call, as_is, text
 from headrace.redis.letters import Letter, open_letter
@@ -41,6 +42,8 @@ from headrace.spark.plan import Share
 from headrace.spark.source_options import SourceSettings
 
 PAGE: Final = 500
+LAST_MS: Final = 253_402_300_799_999  # the last one of the year 9999
+_NUMBER: Final = re.compile(r"[0-9]{1,15}", re.ASCII)
 T = TypeVar("T")
 Row = dict[str, Any]
 
@@ -153,12 +156,17 @@ def _owners(link: SyncLink, keys: Keys, settings: SourceSettings) -> Iterator[li
     for group in _chosen(_all_groups(link, keys), settings.group):
         known = {owner.name: owner for owner in link.call(commands.owners(keys, group.name))}
         rows = []
-        for consumer in link.call(commands.consumers(keys, group.name)):
+        try:
+            consumers = link.call(commands.consumers(keys, group.name))
+        except NoGroup:  # gone meanwhile, or its name is no text
+            continue
+        for consumer in consumers:
             row: Row = {"stream": keys.stream, "group": group.name, "owner": consumer.name}
             row |= {"pending": consumer.pending, "idle_ms": consumer.idle_ms}
             if (owner := known.get(consumer.name)) is not None:
                 row |= {"lease_ms": owner.lease_ms, "seen": _time(owner.seen_ms)}
-                row |= {"host": owner.about.get("host"), "pid": owner.about.get("pid")}
+                host, pid = owner.about.get("host"), owner.about.get("pid")
+                row |= {"host": None if host is None else str(host), "pid": _number(str(pid))}
             rows.append(row)
         yield rows
 
@@ -209,7 +217,9 @@ def _all_groups(link: SyncLink, keys: Keys) -> dict[str, GroupInfo]:
 
 
 def _chosen(groups: dict[str, GroupInfo], only: str | None) -> list[GroupInfo]:
-    plain = [group for name, group in sorted(groups.items()) if not name.endswith(WAITING_SUFFIX)]
+    plain = [
+        group for name, group in sorted(groups.items()) if is_group(name)
+    ]  # nor can others' odd names be asked for
     return [group for group in plain if only is None or group.name == only]
 
 
@@ -227,11 +237,12 @@ def _pages(link: SyncLink, keys: Keys, group: str) -> Iterator[list[Any]]:
 
 
 def _time(ms: float | None) -> datetime | None:
-    return None if ms is None else datetime.fromtimestamp(ms / 1000, UTC)
+    """A time; None for one that no calendar has, which somebody else wrote."""
+    return datetime.fromtimestamp(ms / 1000, UTC) if ms is not None and 0 <= ms <= LAST_MS else None
 
 
 def _number(told: str | None) -> int | None:
-    return int(told) if told is not None and told.isdigit() else None
+    return int(told) if told is not None and _NUMBER.fullmatch(told) else None
 
 
 def _pairs(fields: list[bytes]) -> list[tuple[str, bytes]]:

@@ -9,12 +9,15 @@ local stream, due_set, group, waiting_group, owner = KEYS[1], KEYS[2], ARGV[1], 
 local limit, alone, early_ms = tonumber(ARGV[4]), ARGV[5] == 'alone', tonumber(ARGV[6])
 -- The due set's score is due ms; 10^15 more: must run alone; 2 x 10^15 more: reserved, until the end of a turn.
 local ALONE, TURN = 1e15, 2e15
+local NO_ID = 'Invalid stream ID' -- as servers say it
 
 local time = redis.call('TIME')
 local now_ms = time[1] * 1000 + math.floor(time[2] / 1000)
 
 local function ripe(offset, until_ms, most)
-  local lowest, highest = string.format('%.0f', offset), string.format('%.0f', offset + until_ms)
+  -- a score below zero is none of ours: due at once, or it would stay in front for ever
+  local lowest = offset == 0 and '-inf' or string.format('%.0f', offset)
+  local highest = string.format('%.0f', offset + until_ms)
   return redis.call('ZRANGEBYSCORE', due_set, lowest, highest, 'WITHSCORES', 'LIMIT', 0, most)
 end
 
@@ -33,31 +36,39 @@ end
 
 local taken, trimmed, left, dropped, vanished = {}, {}, {}, 0, 0
 for i = 1, #ids, 2 do
-  local id, late_ms = ids[i], math.max(0, now_ms - tonumber(ids[i + 1]) % ALONE)
-  local held = redis.call('XPENDING', stream, group, id, id, 1)[1]
-  local waiting = redis.pcall('XPENDING', stream, waiting_group, id, id, 1)
-  if waiting.err and not string.find(waiting.err, 'NOGROUP', 1, true) then return waiting end
-  local attempt, mark
-  if waiting.err then
-    -- The waiting group was destroyed and its counts with it. Handed out as new: once too often beats never.
-    attempt, mark, vanished = 1, 'waiting', 1
-  elseif waiting[1] then
-    attempt, mark = waiting[1][4] + 1, waiting[1][2]
-  end
-  if held then
-    -- in the main list already (group set back, failover): whoever holds it there keeps it
-  elseif attempt then
-    local count = digits(attempt)
-    local entry = redis.call('XCLAIM', stream, group, owner, 0, id, 'FORCE', 'RETRYCOUNT', count)[1]
-    if entry then
-      taken[#taken + 1] = {id, entry[2], count, late_ms, mark}
-    else
-      trimmed[#trimmed + 1] = id
-    end
-  else
+  local id, score = ids[i], tonumber(ids[i + 1])
+  local late_ms = score > 0 and math.max(0, now_ms - score % ALONE) or 0
+  local held = string.match(id, '^%d+%-%d+$') and redis.pcall('XPENDING', stream, group, id, id, 1) or {err = NO_ID}
+  local waiting = held.err and held or redis.pcall('XPENDING', stream, waiting_group, id, id, 1)
+  local vanishes = not held.err and waiting.err and string.find(waiting.err, 'NOGROUP', 1, true)
+  if waiting.err and string.find(waiting.err, NO_ID, 1, true) then
+    redis.call('ZREM', due_set, id) -- others may write here, too; with it, every later command would fail
     dropped = dropped + 1
+  elseif waiting.err and not vanishes then
+    return waiting
+  else
+    local attempt, mark
+    if vanishes then
+      -- The waiting group was destroyed and its counts with it. Handed out as new: once too often beats never.
+      attempt, mark, vanished = 1, 'waiting', 1
+    elseif waiting[1] then
+      attempt, mark = waiting[1][4] + 1, waiting[1][2]
+    end
+    if held[1] then
+      -- in the main list already (group set back, failover): whoever holds it there keeps it
+    elseif attempt then
+      local count = digits(attempt)
+      local entry = redis.call('XCLAIM', stream, group, owner, 0, id, 'FORCE', 'RETRYCOUNT', count)[1]
+      if entry then
+        taken[#taken + 1] = {id, entry[2], count, late_ms, mark}
+      else
+        trimmed[#trimmed + 1] = id
+      end
+    else
+      dropped = dropped + 1
+    end
+    left[#left + 1] = id
   end
-  left[#left + 1] = id
 end
 if #left > 0 then
   redis.call('XACK', stream, waiting_group, unpack(left))

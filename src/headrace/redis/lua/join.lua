@@ -7,9 +7,12 @@
 -- The hash has a field for each owner and one without a name, written here, in stay.lua and in remove_owner.lua:
 --   <owner>  {"seen_ms":<server ms>,"lease_ms":<ms>,"token":"<letters and digits>",<the info's own members>}
 --   ""       <lease ms> <when an owner with that lease was last seen>; ... so that nobody has to read all entries
--- An owner is live for three leases after it was seen.
+-- An owner is live for three leases after it was seen. A note of a lease longer than any (config.LEASE_LIMIT_MS) or
+-- of a time to come is none of ours: somebody wrote it who wants that nobody is rescued.
 local stream, owners, group, owner = KEYS[1], KEYS[2], ARGV[1], ARGV[2]
 local token, lease_ms, fixed, info = ARGV[3], tonumber(ARGV[4]), ARGV[5] == 'fixed', ARGV[6]
+
+local LONGEST_MS = 86400000
 
 local time = redis.call('TIME')
 local now_ms = time[1] * 1000 + math.floor(time[2] / 1000)
@@ -18,9 +21,10 @@ local seen, its_lease, its_token = string.match(before, '^{"seen_ms":(%d+),"leas
 
 local leases, longest_ms = {string.format('%.0f %.0f;', lease_ms, now_ms)}, lease_ms
 for lease, when in string.gmatch(redis.call('HGET', owners, '') or '', '(%d+) (%d+);') do
-  if tonumber(lease) ~= lease_ms and now_ms - tonumber(when) < 3 * tonumber(lease) then
+  local its_ms, ago_ms = tonumber(lease), math.abs(now_ms - tonumber(when))
+  if its_ms ~= lease_ms and its_ms <= LONGEST_MS and ago_ms < 3 * its_ms then
     leases[#leases + 1] = lease .. ' ' .. when .. ';'
-    longest_ms = math.max(longest_ms, tonumber(lease))
+    longest_ms = math.max(longest_ms, its_ms)
   end
 end
 

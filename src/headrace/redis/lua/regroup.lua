@@ -13,9 +13,11 @@ if redis.call('EXISTS', stream) == 1 then
   end
   if redis.call('XLEN', stream) > 0 then
     local note = redis.call('GET', floor)
-    if not note then return {'unknown', ''} end
-    local without_waiting, with_waiting = string.match(note, '^(%S+) (%S+)$')
+    local without_waiting, with_waiting = string.match(note or '', '^(%d+%-%d+) (%d+%-%d+)$')
+    if not with_waiting then return {'unknown', ''} end -- no note, or none of ours
     start = waiting_is_there and without_waiting or with_waiting
+    local is_id = redis.pcall('XRANGE', stream, start, start, 'COUNT', 1)
+    if is_id.err and string.find(is_id.err, 'Invalid stream ID', 1, true) then return {'unknown', ''} end
   end
 end
 redis.call('XACK', stream, group, '0-0') -- changes nothing; under maxmemory it lets XGROUP through

@@ -5,6 +5,8 @@
 -- Safe to repeat. One HSET, so there is no half-way. The hash is described in join.lua.
 local stream, owners, group, owner, token = KEYS[1], KEYS[2], ARGV[1], ARGV[2], ARGV[3]
 
+local LONGEST_MS = 86400000 -- see join.lua
+
 local time = redis.call('TIME')
 local now_ms = time[1] * 1000 + math.floor(time[2] / 1000)
 local entry = redis.call('HGET', owners, owner)
@@ -17,9 +19,10 @@ if mine then
   longest_ms = tonumber(lease_ms)
 end
 for lease, when in string.gmatch(redis.call('HGET', owners, '') or '', '(%d+) (%d+);') do
-  if not (mine and lease == lease_ms) and now_ms - tonumber(when) < 3 * tonumber(lease) then
+  local its_ms, ago_ms = tonumber(lease), math.abs(now_ms - tonumber(when))
+  if not (mine and lease == lease_ms) and its_ms <= LONGEST_MS and ago_ms < 3 * its_ms then
     leases[#leases + 1] = lease .. ' ' .. when .. ';'
-    longest_ms = math.max(longest_ms, tonumber(lease))
+    longest_ms = math.max(longest_ms, its_ms)
   end
 end
 

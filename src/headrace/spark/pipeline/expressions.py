@@ -32,7 +32,11 @@ is_valid_utf8 in and or not between like case when then else end interval
 FUNCTIONS: Final = frozenset(_WORDS.split())  # and the words of SQL that a bracket may follow
 _REFUSED: Final = frozenset({"select", "from", "with", "transform", "using", "exists", "table", "lateral", "values"})
 
+# A text in quotes, as Spark reads it. A letter before the quote (r'...') would change how it is read: where we see a
+# text Spark could see a call, so that is refused, as is every character that no expression needs.
 _TEXT: Final = re.compile(r"'(?:[^'\\]|\\.|'')*'|\"(?:[^\"\\]|\\.)*\"", re.DOTALL)
+_PREFIXED: Final = re.compile(r"[\w$]['\"]")
+_BARE: Final = re.compile(r"[A-Za-z0-9_\s.,()\[\]<>=!+\-*/%|&^~:]*", re.ASCII)
 _CALL: Final = re.compile(r"([A-Za-z_][\w.]*)\s*\(")
 _WORD: Final = re.compile(r"[A-Za-z_]\w*")
 
@@ -47,9 +51,14 @@ def check_expression(text: object, *, name: str) -> str:
         raise ConfigError(f"{name} is {shown(text)}: write a SQL expression in quotes, such as 'amount > 0'")
     if len(text) > LIMIT:
         raise ConfigError(f"{name} has {len(text):,} characters: at most {LIMIT:,} are allowed")
+    if _PREFIXED.search(_TEXT.sub("''", text)):
+        raise ConfigError(f"{name} {shown(text)} holds a letter right before a quote, as in r'...': put a space there")
     bare = _TEXT.sub(" ", text)
     if any(mark in bare for mark in (";", "--", "/*", "->", "'", '"', "`")):
         raise ConfigError(f"{name} {shown(text)} holds a comment, a lambda, an open quote or a semicolon: remove it")
+    if not _BARE.fullmatch(bare):
+        strange = sorted({char for char in bare if not _BARE.fullmatch(char)})
+        raise ConfigError(f"{name} {shown(text)} holds {shown(strange[0])} outside of quotes: remove it")
     for word in _WORD.findall(bare):
         if word.lower() in _REFUSED:
             raise ConfigError(f"{name} {shown(text)} holds {word!r}: an expression may not query anything")

@@ -14,13 +14,14 @@ folder = "data/payments"           # checkpoint, tables and ledger live below it
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 from headrace.errors import ConfigError
 from headrace.names import check_stream
-from headrace.options import DURATION_LIMIT_MS, did_you_mean, shown
+from headrace.options import DURATION_LIMIT_MS, did_you_mean, shown, whole_number
 from headrace.spark.pipeline.expressions import check_expression
 
 NAME: Final = re.compile(r"[a-z][a-z0-9_-]{0,63}", re.ASCII)
@@ -63,6 +64,9 @@ SPARK_OPTIONS: Final = frozenset(
     }
 )
 
+SPARK_VALUE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:+/-]{0,99}", re.ASCII)
+PARTS_LIMIT: Final = 500  # rules, columns, routes, aggregates: more than that and Spark plans for hours
+
 Mode = Literal["PERMISSIVE", "DROPMALFORMED", "FAILFAST"]
 MODES: Final[tuple[Mode, ...]] = ("PERMISSIVE", "DROPMALFORMED", "FAILFAST")
 
@@ -98,6 +102,9 @@ class Decode:
                 raise ConfigError(f"decode.columns.{name} is {shown(kind)}: give a type such as string, bigint, double")
         if self.format not in ("json", "fields"):
             raise ConfigError(f"decode.format is {shown(self.format)}: {did_you_mean(self.format, ('json', 'fields'))}")
+        field: object = self.field
+        if not isinstance(field, str) or not field:
+            raise ConfigError(f"decode.field is {shown(field)}: name the field that holds the payload, in quotes")
         if self.mode not in MODES:
             raise ConfigError(f"decode.mode is {shown(self.mode)}: {did_you_mean(self.mode, MODES)}")
         for name in self.required:
@@ -151,7 +158,8 @@ class Enrich:
             raise ConfigError(f"enrich.{self.name}: give one of expression, tier_of and part_of_day_of")
         if self.expression:
             check_expression(self.expression, name=f"enrich.{self.name}.expression")
-        if self.tier_of and (not self.edges or list(self.edges) != sorted(set(self.edges))):
+        rising = all(map(math.isfinite, self.edges)) and list(self.edges) == sorted(set(self.edges))
+        if self.tier_of and not (self.edges and rising):
             raise ConfigError(f"enrich.{self.name}.edges: give numbers in rising order")
         if self.labels and len(self.labels) != len(self.edges) + 1:
             raise ConfigError(f"enrich.{self.name}.labels: give one more than edges, {len(self.edges) + 1}")
@@ -173,6 +181,7 @@ class Route:
         check_stream(self.stream)
         for column in self.columns:
             check_column(column, f"route {self.name}.columns has")
+        whole_number(self.maxlen, name=f"route {self.name}.maxlen", least=0, most=10**15)
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,6 +226,8 @@ class Pipeline:
         _check_name(self.name, "the pipeline has the name")
         if not str(self.folder).strip():
             raise ConfigError("folder is empty: say where checkpoint, tables and ledger go, such as 'data/payments'")
+        if not str(self.folder).isprintable():
+            raise ConfigError(f"folder {shown(self.folder)} holds a control or an invisible character: remove it")
         if self.table:
             _check_name(self.table, "the table has the name")
         if self.quarantine:
@@ -227,6 +238,8 @@ class Pipeline:
                     f"[spark] may not set {shown(word)}: {did_you_mean(word, SPARK_OPTIONS)}; "
                     "anything else belongs on the command line of whoever runs Spark"
                 )
+            if not SPARK_VALUE.fullmatch(self.spark[word]):
+                raise ConfigError(f"[spark] {word} is {shown(self.spark[word])}: give a number, a size or one word")
         self._check_names()
 
     @property
@@ -234,6 +247,9 @@ class Pipeline:
         return self.table or self.name
 
     def _check_names(self) -> None:
+        parts = (self.decode.columns, self.validate, self.enrich, self.routes, self.aggregates)
+        if any(len(part) > PARTS_LIMIT for part in parts):
+            raise ConfigError(f"more than {PARTS_LIMIT} columns, rules, routes or aggregates: split the pipeline")
         outputs = [self.table_name, "duplicates", "quarantine", *(one.name for one in self.aggregates)]
         routes = [one.name for one in self.routes]
         rules = [one.name for one in self.validate]

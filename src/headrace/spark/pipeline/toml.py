@@ -11,7 +11,8 @@ from headrace.errors import ConfigError
 from headrace.options import duration_ms, refuse_unknown, shown
 from headrace.spark.pipeline.spec import Aggregate, Decode, Deduplicate, Enrich, Pipeline, Route, Rule
 
-FILE_LIMIT = 1 << 20  # bytes
+FILE_LIMIT = 1 << 18  # bytes
+LINE_LIMIT = 4_000  # characters: a key of many parts, which stands on one line, costs the square of its length
 _TOP = (
     *("name", "folder", "source", "decode", "validate", "deduplicate", "enrich", "route", "aggregate", "table"),
     *("quarantine", "spark"),
@@ -22,15 +23,23 @@ def read_toml(path: str | Path) -> Pipeline:
     """Read and check a file. Raises ConfigError that names the file."""
     file = Path(path)
     try:
-        if file.stat().st_size > FILE_LIMIT:
-            raise ConfigError(f"{file} is larger than 1 MiB: that is no pipeline")
-        told = tomllib.loads(file.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise ConfigError(f"{file} cannot be read: {error}") from error
-    try:
-        return pipeline_of(told)
+        return pipeline_of(tomllib.loads(_content(file)))
     except ConfigError as error:
         raise type(error)(f"{file}: {error}") from error
+    except (OSError, ValueError) as error:  # not UTF-8, not TOML, or a number nobody can read
+        raise ConfigError(f"{file} cannot be read: {error}") from error
+    except RecursionError as error:
+        raise ConfigError(f"{file} cannot be read: it is nested too deeply") from error
+
+
+def _content(file: Path) -> str:
+    """The text of a file that is small enough to be a pipeline: a bomb is not worth parsing."""
+    if file.stat().st_size > FILE_LIMIT:
+        raise ConfigError("larger than 256 KiB, which is no pipeline")
+    text = file.read_text(encoding="utf-8")
+    if any(len(line) > LINE_LIMIT for line in text.splitlines()):
+        raise ConfigError(f"a line has more than {LINE_LIMIT:,} characters: break it, lists may span lines")
+    return text
 
 
 def pipeline_of(told: Mapping[str, Any]) -> Pipeline:
@@ -155,6 +164,8 @@ def _option(word: str, value: Any) -> str:
         return "true" if value else "false"
     if isinstance(value, list):
         return ",".join(_texts(value, word))
+    if isinstance(value, int) and abs(value) >= 10**18:
+        raise ConfigError(f"{shown(word)} is a huge number: give one below 10^18")
     if not isinstance(value, (str, int, float)):
         raise ConfigError(f"{word} is {shown(value)}: write a text, a number, true or false")
     return str(value)

@@ -1,0 +1,158 @@
+"""TLS: whoever cannot prove who it is gets no password, and the error has one line with a way out (SPEC 48, 54).
+
+A front speaks TLS for the server, so every certificate can be tried (tests/support/tls.py). Both links are asked: the
+asyncio one of workers and the blocking one of threads, the supervisor and Spark.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+import trustme
+
+from headrace.errors import AuthFailed, HeadraceError, Unavailable, Verdict, classify
+from headrace.redis import commands
+from headrace.redis.connect import Server as Connect
+from tests.cli.conftest import Ran
+from tests.support.servers import Server
+from tests.support.tls import TlsFiles, TlsFront, make_tls
+
+OwnServer = Callable[..., Server]
+
+pytestmark = pytest.mark.servers("redis8")
+
+
+@pytest.fixture
+def fronted(server: Server) -> Iterator[Callable[..., int]]:
+    """fronted(files): the port of a TLS front with these certificates."""
+    fronts: list[TlsFront] = []
+
+    def start(files: TlsFiles) -> int:
+        front = TlsFront(files, server.socket)
+        fronts.append(front)
+        return front.port
+
+    yield start
+    for front in fronts:
+        front.stop()
+
+
+def _self_signed(folder: Path) -> TlsFiles:
+    """A certificate that nobody signed but itself, trusted by nobody."""
+    files, other = make_tls(folder / "self"), make_tls(folder / "other")
+    return TlsFiles(other.ca, files.cert, files.key, files.client_cert, files.client_key)
+
+
+def _expired(folder: Path) -> TlsFiles:
+    """Signed by whom we trust, and a day too old."""
+    files = make_tls(folder)
+    authority = trustme.CA()
+    past = datetime.now(UTC) - timedelta(days=1)
+    cert = authority.issue_cert("localhost", "127.0.0.1", not_after=past)
+    files.ca.write_bytes(authority.cert_pem.bytes())
+    files.key.write_bytes(cert.private_key_pem.bytes())
+    files.cert.write_bytes(b"".join(part.bytes() for part in cert.cert_chain_pems))
+    return files
+
+
+WRONG: dict[str, tuple[Callable[[Path], TlsFiles], str]] = {
+    "another host": (lambda folder: make_tls(folder, hosts=("elsewhere.test",)), "mismatch"),
+    "a stranger": (_self_signed, "unable to get local issuer|self-signed"),
+    "expired": (_expired, "expired"),
+}
+
+
+async def _refused(url: str) -> list[HeadraceError]:
+    """What both links say."""
+    server, found = Connect(url), []
+    link, sync = server.link(), server.sync_link()
+    with pytest.raises(HeadraceError) as caught:
+        await link.call(commands.server_ms())
+    found.append(caught.value)
+    with pytest.raises(HeadraceError) as caught:
+        sync.call(commands.server_ms())
+    found.append(caught.value)
+    await link.close()
+    sync.close()
+    return found
+
+
+@pytest.mark.parametrize("name", WRONG)
+async def test_a_certificate_that_proves_nothing_is_refused_by_both_links(
+    fronted: Callable[..., int], tmp_path: Path, name: str
+) -> None:
+    """SPEC 48: FATAL, because the next try would say the same."""
+    make, why = WRONG[name]
+    files = make(tmp_path)
+    port = fronted(files)
+    for error in await _refused(f"rediss://:CANARY@127.0.0.1:{port}?ca_cert={files.ca}"):
+        assert isinstance(error, AuthFailed), error
+        assert classify(error) is Verdict.FATAL
+        assert re.search(why, str(error)), error
+        assert "ca_cert" in str(error)
+        assert "CANARY" not in str(error)
+        assert len(str(error).splitlines()) == 1
+
+
+async def test_without_its_client_certificate_nothing_gets_through(own_server: OwnServer, tls_files: TlsFiles) -> None:
+    """SPEC 48: with TLS 1.3 the server's no comes after the handshake, and often only as a connection that ends."""
+    server = own_server("redis7", tls=tls_files, config={"tls-auth-clients": "yes"})
+    for error in await _refused(server.url):
+        assert isinstance(error, Unavailable) or "client_cert" in str(error)
+    shown = f"{server.url}&client_cert={tls_files.client_cert}&client_key={tls_files.client_key}"
+    link = Connect(shown).sync_link()
+    assert link.call(commands.server_ms()) > 0
+    link.close()
+
+
+@pytest.mark.parametrize("word", ["ca_cert", "client_cert", "client_key"])
+async def test_a_file_that_is_not_there_or_no_certificate_is_named_by_its_option(
+    fronted: Callable[..., int], tls_files: TlsFiles, tmp_path: Path, word: str
+) -> None:
+    """SPEC 54: not retried for ever, and the path, which may tell secrets, is not repeated."""
+    port = fronted(tls_files)
+    rubbish = tmp_path / "CANARY.pem"
+    for exists in (False, True):
+        if exists:
+            rubbish.write_text("no certificate")
+        given = {"ca_cert": tls_files.ca, "client_cert": tls_files.client_cert, "client_key": tls_files.client_key}
+        given[word] = rubbish
+        url = f"rediss://127.0.0.1:{port}?" + "&".join(f"{name}={path}" for name, path in given.items())
+        for error in await _refused(url):
+            assert isinstance(error, AuthFailed), error
+            assert classify(error) is Verdict.FATAL
+            assert "check the paths ca_cert, client_cert and client_key" in str(error), error
+            assert "CANARY" not in str(error)
+
+
+async def test_not_verifying_is_logged_each_time_a_server_is_named(
+    fronted: Callable[..., int], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """SPEC 48: it works, and nobody can say they were not told."""
+    port = fronted(_expired(tmp_path))
+    link = Connect(f"rediss://:CANARY@127.0.0.1:{port}?verify=none").sync_link()
+    (warning,) = [record for record in caplog.records if record.levelno == logging.WARNING]
+    assert warning.getMessage().startswith("tls.unverified")
+    assert "CANARY" not in caplog.text
+    with pytest.raises(AuthFailed, match="password"):  # the server behind has none: TLS let us through
+        link.call(commands.server_ms())
+    link.close()
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_command_says_it_in_one_line_with_a_way_out(
+    fronted: Callable[..., int], run_here: Callable[..., Ran], tmp_path: Path, name: str
+) -> None:
+    """SPEC 60."""
+    files = WRONG[name][0](tmp_path)
+    port = fronted(files)
+    url = f"rediss://:CANARY@127.0.0.1:{port}?ca_cert={files.ca}"
+    for command in ("groups", "doctor"):
+        ran = run_here(command, "orders", "--url", url)
+        ran.refused(1, "TLS", "ca_cert")
+        assert "CANARY" not in ran.err

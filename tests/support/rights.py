@@ -1,0 +1,260 @@
+"""What each role sends, call by call, so that every right of its profile is used: for taking them away one at a time.
+
+A call that is refused does not end the life: the next ones say what else is missing. `tests/support/lives.py` has the
+same roles as whole apps.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from headrace import Effect
+from headrace.errors import HeadraceError
+from headrace.names import keys_of
+from headrace.redis import commands, scripts
+from headrace.redis.calls import Call, as_is
+from headrace.redis.connect import Server as Connect
+from headrace.redis.link import SyncLink
+from tests.support.servers import Server
+
+ROOT = Path(__file__).resolve().parents[2]
+GROUP = "billing"
+ME = "me-1-a"
+
+
+def profile(role: str, stream: str) -> list[str]:
+    """The words of a role's line in docs/acl.md, for one stream."""
+    line = re.search(rf"^ACL SETUSER orders-{role} (.*)$", (ROOT / "docs/acl.md").read_text(), re.MULTILINE)
+    assert line is not None, f"docs/acl.md has no profile {role}"
+    return [word.replace("orders", stream) for word in line[1].split()]
+
+
+def login(server: Server, words: list[str]) -> str:
+    """Make the user `app` with these rights; the URL that logs in as it."""
+    client: Any = server.sync()
+    client.execute_command("ACL", "SETUSER", "app", "reset", *words)
+    return f"unix://{server.socket}?username=app&password=secret"
+
+
+class Life:
+    """One role at work on one stream, with another client setting the scene."""
+
+    def __init__(self, server: Server, url: str, stream: str) -> None:
+        self.client: Any = server.sync()
+        self.url, self.stream = url, stream
+        self.keys = keys_of(stream)
+        self.errors: list[HeadraceError] = []
+        self.link: SyncLink = Connect(url).sync_link("rights")
+        self._all = Connect(server.url).sync_link("rights-all")
+
+    def say(self, call: Call[Any]) -> Any:
+        """Send one call; what is refused is noted, and answered with None."""
+        try:
+            return self.link.call(call)
+        except HeadraceError as error:
+            self.errors.append(error)
+            return None
+
+    def try_to(self, do: Callable[[], Any]) -> Any:
+        try:
+            return do()
+        except HeadraceError as error:
+            self.errors.append(error)
+            return None
+
+    def scene(self, held: int = 1) -> list[bytes]:
+        """A fresh stream with the group, and so many deliveries in my hands."""
+        for key in self.client.scan_iter(f"*{self.stream}*"):
+            self.client.delete(key)
+        self.client.xgroup_create(self.stream, GROUP, "0", mkstream=True)
+        for _ in range(held):
+            self.client.xadd(self.stream, {"payload": "{}"})
+        if held:
+            self.client.xreadgroup(GROUP, ME, {self.stream: ">"}, count=held)
+        return [id_ for id_, _ in self.client.xrange(self.stream)]
+
+    def link_of_worker(self) -> SyncLink:
+        """Somebody with all rights."""
+        return self._all
+
+    def close(self) -> None:
+        self.link.close()
+        self._all.close()
+
+
+def produce(life: Life) -> None:
+    life.say(scripts.add(life.keys, ["payload", "{}"]))
+    life.say(scripts.add(life.keys, ["payload", "{}"], key="k", window_ms=60_000))
+    life.say(scripts.add(life.keys, ["payload", "{}"], key="k", window_ms=60_000))
+
+
+def work(life: Life) -> None:
+    """Every script and command of a worker, each with what it needs to come to its end."""
+    keys, say = life.keys, life.say
+    about = {"_original_id": "1-1", "_group": GROUP, "_reason": "no"}
+    life.scene(0)
+    life.client.delete(life.stream)
+    say(scripts.ensure_group(keys, GROUP))
+    life.scene(1)
+    say(scripts.join(keys, GROUP, ME, "abc", 1_000))
+    say(scripts.stay(keys, GROUP, ME, "abc"))
+    say(commands.read(keys, GROUP, ME, 1))
+    (id_,) = life.scene()
+    say(scripts.renew(keys, GROUP, ME, [(id_, 1)]))
+    say(scripts.renew_owner(keys, GROUP, ME, 0))
+    say(scripts.mine(keys, GROUP, ME, 10, []))
+    say(scripts.rescue(keys, GROUP, "other-1-b", 0))
+    (id_,) = life.scene()
+    say(scripts.park(keys, GROUP, ME, 0, "waiting", [(id_, 1, 1)], alone=True))
+    say(scripts.look(keys, GROUP))
+    say(scripts.turn(keys, GROUP, 100))
+    say(scripts.due(keys, GROUP, ME, 1, alone=True, early_ms=1_000))
+    (id_,) = life.scene()
+    say(scripts.park(keys, GROUP, ME, 0, "waiting", [(id_, 1, 1)]))
+    say(scripts.due(keys, GROUP, ME, 1))
+    (id_,) = life.scene()
+    say(scripts.adopt(keys, GROUP, ME, [id_]))
+    (id_,) = life.scene()
+    say(scripts.bury(keys, GROUP, ME, id_, 1, extra=about))
+    (id_,) = life.scene()
+    say(scripts.ack(keys, GROUP, ME, [(id_, 1)], delete="sole"))
+    (id_,) = life.scene()
+    say(scripts.done(keys, GROUP, ME, [(id_, 1, "k", b"")], 60_000))
+    say(commands.values([keys.once(GROUP, "k")]))
+    (id_,) = life.scene()
+    say(scripts.effects(keys, GROUP, ME, id_, 1, _effects(keys.prefix), once=("k", b"", 60_000)))
+    say(commands.consumers(keys, GROUP))
+    say(commands.stream_info(keys))
+    say(scripts.levels(keys, GROUP))
+    say(scripts.keep_floor(keys, GROUP))
+    life.scene(0)
+    life.client.execute_command("XGROUP", "CREATECONSUMER", life.stream, GROUP, "old")
+    life.client.hset(keys.owners(GROUP), "old", '{"seen_ms":1,"lease_ms":1,"token":"a"}')
+    life.client.hset(keys.owners(GROUP), "new", '{"seen_ms":1,"lease_ms":1,"token":"a"}')
+    say(scripts.remove_owner(keys, GROUP, "old"))
+    life.scene(1)
+    life.client.set(keys.floor(GROUP), "1-1 1-1")
+    life.client.zadd(keys.due(GROUP), {"1-1": 1})
+    life.client.xgroup_destroy(life.stream, GROUP)
+    say(scripts.regroup(keys, GROUP))
+
+
+def _effects(prefix: str) -> list[Effect]:
+    key = f"{prefix}:total"
+    return [
+        Effect.xadd(key + ":log", {"n": 1}),
+        Effect.set(key + ":last", 1),
+        Effect.hset(key + ":of", {"a": 1}),
+        Effect.hincrby(key + ":sum", "a", 1),
+        Effect.zadd(key + ":rank", {"a": 1}),
+    ]
+
+
+def operate(life: Life) -> None:
+    """Dead letters and parked messages looked at, replayed and purged; groups, owners and what waits looked at."""
+    keys, say = life.keys, life.say
+
+    def buried() -> tuple[bytes, str]:
+        (id_,) = life.scene()
+        life.client.xack(life.stream, GROUP, id_)
+        fields = {"payload": "{}", "_n": "2", "_original_id": id_, "_group": GROUP}
+        return id_, life.client.xadd(keys.dead_letters, fields).decode()
+
+    id_, letter = buried()
+    say(commands.entries(keys.dead_letters, count=1, newest_first=True))
+    say(commands.entries(keys.dead_letters, count=1))
+    say(commands.length(keys.dead_letters))
+    say(scripts.replay(keys, GROUP, id_.decode(), letter))  # in place
+    id_, letter = buried()
+    life.client.xdel(life.stream, id_)
+    say(scripts.replay(keys, GROUP, id_.decode(), letter))  # as a copy
+    (id_,) = life.scene()
+    life.link_of_worker().call(scripts.park(keys, GROUP, ME, -1, "parked", [(id_, 1, 1)]))
+    life.client.xdel(life.stream, id_)
+    say(scripts.replay(keys, GROUP, id_.decode()))  # parked, and trimmed meanwhile
+    _, letter = buried()
+    say(commands.delete(keys.dead_letters, [letter]))
+    say(commands.groups(keys))
+    say(commands.consumers(keys, GROUP))
+    say(commands.owners(keys, GROUP))
+    say(commands.pending(keys, GROUP))
+    say(commands.server_ms())
+    say(Call(("ZMSCORE", keys.due(GROUP), "1-1"), as_is))
+    say(scripts.levels(keys, GROUP))
+
+
+def read_with_spark(life: Life) -> None:
+    """The source, as Spark's driver and tasks call it: a batch, a stream with a mirroring group, and the tables."""
+    from headrace.spark.datasource import RedisStreams
+
+    life.scene(0)
+    for n in range(3):
+        life.client.xadd(life.stream, {"payload": str(n)})
+    options = {"url": life.url, "streams": life.stream}
+
+    def rows(reader: Any, shares: Any) -> Iterator[Any]:
+        for share in shares:
+            yield from reader.read(share)
+
+    def batch() -> None:
+        source = RedisStreams(dict(options))
+        reader = source.reader(source.schema())
+        assert sum(part.num_rows for part in rows(reader, reader.partitions())) == 3
+
+    def stream() -> None:
+        source = RedisStreams(
+            {**options, "groupId": "mirror", "startingOffsets": "earliest", "onCommit": "trim", "retryTimeout": "0s"}
+        )
+        reader = source.streamReader(source.schema())
+        start, seen = reader.initialOffset(), 0
+        for _ in range(4):  # the mirror moves behind a batch that the next question shows to be committed
+            end = reader.latestOffset(start, reader.getDefaultReadLimit())
+            seen += sum(part.num_rows for part in rows(reader, reader.partitions(start, end)))
+            start = end
+        assert seen == 3
+        reader.stop()
+
+    def since() -> None:
+        source = RedisStreams({**options, "startingTimestamp": "2026-01-01T00:00:00Z", "retryTimeout": "0s"})
+        reader = source.streamReader(source.schema())
+        reader.initialOffset()
+        reader.stop()
+
+    for part in (batch, since, stream):
+        life.try_to(part)
+
+
+def write_with_spark(life: Life) -> None:
+    """The sink, as Spark's tasks and driver call it: exactly once, with an abort, and at least once."""
+    import pyarrow as pa
+    from pyspark.sql.types import StringType, StructField, StructType
+
+    from headrace.spark.datasource import RedisStreams
+
+    life.scene(0)
+    schema = StructType([StructField("payload", StringType())])
+    batch = pa.RecordBatch.from_pydict({"payload": ["a", "b"]})
+
+    def write(*, abort: bool = False, **options: str) -> None:
+        writer: Any = RedisStreams({"url": life.url, "stream": life.stream, "retryTimeout": "0s", **options}).writer(
+            schema, False
+        )
+        messages = [writer.write(iter([batch]))]
+        writer.abort(messages) if abort else writer.commit(messages)
+
+    life.try_to(lambda: write(txnAppId="app", txnVersion="1"))
+    life.try_to(lambda: write(txnAppId="app2", txnVersion="1", maxlen="100"))
+    life.try_to(lambda: write(txnAppId="app3", txnVersion="1", abort=True))
+    life.try_to(lambda: write(delivery="at-least-once"))
+
+
+LIVES: dict[str, Callable[[Life], None]] = {
+    "producer": produce,
+    "worker": work,
+    "operator": operate,
+    "spark-source": read_with_spark,
+    "spark-sink": write_with_spark,
+}

@@ -142,7 +142,8 @@ _URL_WORDS = ("username", "password", "db", "ca_cert", "client_cert", "client_ke
 SERVER_OPTIONS: tuple[Option, ...] = (
     Option(
         "url",
-        "where the server is: `redis://`, `rediss://`, `unix://`; never printed with its password."
+        "where the server is: `redis://`, `rediss://`, `unix://`, `redis+sentinel://`, `redis+cluster://`; never"
+        " printed with its password."
         f" Default: the environment variable `{URL_VARIABLE}` of the driver",
         as_text,
     ),

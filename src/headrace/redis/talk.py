@@ -189,10 +189,10 @@ class _Talk:
                 if index < 0:
                     unloadable = reply if isinstance(reply, Exception) else unloadable
                     continue
-                if unloadable is not None and isinstance(reply, NoScriptError):
-                    reply = unloadable  # who may not load a script hears that, not that it is missing
-                self.replies[index] = reply
-                if isinstance(reply, Exception) and self._goes_again(index, reply, send.node):
+                # Who may not load a script hears that, not that it is missing.
+                said = unloadable if unloadable is not None and isinstance(reply, NoScriptError) else reply
+                self.replies[index] = said
+                if isinstance(said, Exception) and self._goes_again(index, said, send.node):
                     again.add(index)
         leaders = {self._leaders[index] for index in again}
         return [index for index, leader in enumerate(self._leaders) if leader in leaders]

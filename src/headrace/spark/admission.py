@@ -14,9 +14,10 @@ import secrets
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Final
 
 from headrace.redis.calls import Call, as_is, text
+from headrace.spark.arrivals import arrivals
 from headrace.spark.counting import Top, begin, count_after, counted, rows_up_to
 from headrace.spark.keyspace import Streams
 from headrace.spark.loss import REWOUND, Loss, judge, lost_error
@@ -139,14 +140,12 @@ class Admission:
         if not positions:
             time.sleep(blocks / 1000)
             return set()
-        words: list[Any] = ["XREAD", "COUNT", 1, *(("BLOCK", blocks) if blocks else ()), "STREAMS", *positions]
-        words += [position.id for position in positions.values()]
-        reply = self._wire.link.call(Call(tuple(words), as_is))
+        news = arrivals(self._wire.link, {key: position.id for key, position in positions.items()}, blocks)
         now = time.monotonic()
         if len(positions) <= FEW or now - self._swept_at >= SWEEP_S:
             self._swept_at = now
             return set(positions)
-        return {text(key) for key, _ in reply or ()}
+        return news
 
     def _settle(
         self, positions: Mapping[str, Position], seen: Mapping[str, Look], gone: set[str]

@@ -12,8 +12,9 @@ from headrace.errors import NoGroup
 from headrace.names import DEAD_LETTERS_SUFFIX, Keys, keys_of
 from headrace.policy import spread
 from headrace.redis import commands, scripts
-from headrace.redis.calls import Call, Wire, as_is
+from headrace.redis.calls import Wire
 from headrace.redis.replies import PendingRow
+from headrace.spark.arrivals import arrivals
 from headrace.spark.keyspace import find_streams
 from headrace.spark.source_options import SourceSettings
 from headrace.spark.taking import Taking
@@ -145,8 +146,7 @@ class Claims:
         if self._budget is not None or not self._settings.block_ms or not taking.last_ids:
             return False
         wait_ms = max(1, min(self._settings.block_ms, DUE_MS if taking.next_ms is None else taking.next_ms))
-        words: list[Wire] = ["XREAD", "COUNT", 1, "BLOCK", wait_ms, "STREAMS", *taking.last_ids]
-        return bool(self._link.call(Call((*words, *taking.last_ids.values()), as_is)))
+        return bool(arrivals(self._link, taking.last_ids, wait_ms))
 
     def held(self, owner: str) -> dict[str, list[str]]:
         """The ids of a batch by stream, without those that were tried too often."""
@@ -179,7 +179,7 @@ class Claims:
             "owner": owner,
             "attempts": starts,
             "first_ms": row.id.partition("-")[0],
-            "last_ms": self._link.call(commands.server_ms()),
+            "last_ms": self._link.call(commands.server_ms().aimed(keys.stream)),
             "error": "Exhausted",
             "reason": f"its owner died or hung during attempt {starts} of {limit}",
         }

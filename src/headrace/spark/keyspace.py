@@ -27,15 +27,15 @@ def find_streams(link: SyncLink, settings: SourceSettings) -> tuple[str, ...]:
     if settings.pattern is None:
         return tuple(name for stream in settings.streams for name in _parts(link, stream))
     found: set[bytes] = set()
-    cursor: Any = b"0"
-    while True:
-        words = ("SCAN", cursor, "MATCH", settings.pattern, "COUNT", SCAN_COUNT, "TYPE", "stream")
-        cursor, keys = link.call(Call(words, as_is))
-        found.update(keys)
-        if len(found) > STREAMS_LIMIT:
-            raise ConfigError(f"streamsPattern finds more than {STREAMS_LIMIT:,} streams: make it narrower")
-        if cursor == b"0":
-            return tuple(sorted(map(_as_name, found)))
+    for node in link.masters():
+        cursor: Any = None
+        while cursor != b"0":
+            words = ("SCAN", cursor or b"0", "MATCH", settings.pattern, "COUNT", SCAN_COUNT, "TYPE", "stream")
+            cursor, keys = link.call(Call(words, as_is, at=node))
+            found.update(keys)
+            if len(found) > STREAMS_LIMIT:
+                raise ConfigError(f"streamsPattern finds more than {STREAMS_LIMIT:,} streams: make it narrower")
+    return tuple(sorted(map(_as_name, found)))
 
 
 def _parts(link: SyncLink, stream: str) -> tuple[str, ...]:

@@ -152,7 +152,8 @@ _URL_WORDS = {
 SERVER_OPTIONS: tuple[Option, ...] = (
     Option(
         "url",
-        "where the server is: `redis://`, `rediss://`, `unix://`; never printed with its password."
+        "where the server is: `redis://`, `rediss://`, `unix://`, `redis+sentinel://`, `redis+cluster://`; never"
+        " printed with its password."
         f" Default: the environment variable `{URL_VARIABLE}` of the driver; executors are told",
         as_text,
     ),

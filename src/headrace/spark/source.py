@@ -131,10 +131,18 @@ class ShareReader:
 
     @staticmethod
     def _try_together(wire: Wire, commands: Sequence[Any]) -> list[Any]:
-        try:
-            return wire.ask(commands)
-        except HeadraceError:
-            return [None] * len(commands)  # reading one by one tries again, and says what is wrong
+        """One write for each server. What cannot be read this way is None."""
+        servers: dict[object, list[int]] = {}
+        for at, command in enumerate(commands):
+            servers.setdefault(wire.place(command[1]), []).append(at)
+        answers: list[Any] = [None] * len(commands)
+        for some in servers.values():
+            try:
+                for at, answer in zip(some, wire.ask([commands[at] for at in some]), strict=True):
+                    answers[at] = answer
+            except HeadraceError:
+                continue  # reading one by one tries again, and says what is wrong
+        return answers
 
 
 def _weight(entries: Sequence[Any]) -> int:

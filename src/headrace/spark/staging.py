@@ -200,9 +200,9 @@ class PatientLink:
                 time.sleep(pause_s)
 
     def confirm_replica(self) -> None:
-        """Wait until a replica has everything this link wrote."""
-        replicas = self.call(Call(("WAIT", 1, REPLICA_MS), int))
-        if replicas < 1:
+        """Wait until a replica has everything this link wrote, at each server that it wrote to."""
+        wait: Call[int] = Call(("WAIT", 1, REPLICA_MS), int)
+        if not all(self.pipe([wait.aimed(node) for node in self._link.nodes])):
             raise DurabilityUnmet(
                 "no replica confirmed the batch in time, so it is not finished: attach one, "
                 "or write with durability = received. Repeating the batch adds nothing twice",

@@ -15,7 +15,7 @@ from typing import Any, Final
 import hiredis
 
 from headrace.errors import HeadraceError, Unavailable
-from headrace.redis.calls import Call, as_is
+from headrace.redis.calls import Call, as_is, key_of
 from headrace.redis.calls import Wire as Word
 from headrace.redis.faults import translate
 from headrace.redis.link import SyncLink
@@ -53,10 +53,15 @@ class Wire:
     """One connection of one task. Not shared between threads."""
 
     def __init__(self, address: Address, name: str = "headrace-spark", *, wait_ms: int = 0) -> None:
-        self._link: SyncLink = address.server().sync_link(name, timeout_ms=address.command_ms + wait_ms)
-        self._sent: list[tuple[bytes, Sequence[tuple[Word, ...]]]] = []
+        self._server = address.server()
+        self._link: SyncLink = self._server.sync_link(name, timeout_ms=address.command_ms + wait_ms)
+        self._sent: list[tuple[bytes, Sequence[tuple[Word, ...]], Any]] = []
         self._room = bytearray(FIRST_BYTES)
         self._may_echo = False
+
+    def place(self, key: str) -> object:
+        """What streams of one server have in common: their commands may be sent together."""
+        return self._server.place(key)
 
     @property
     def waiting(self) -> int:
@@ -64,24 +69,26 @@ class Wire:
         return len(self._sent)
 
     def send(self, commands: Sequence[tuple[Word, ...]]) -> None:
-        """Send commands; receive() takes their answers, in the order of the requests."""
-        if not self._link.is_open:
-            self._sent.clear()
-            self._link.open()
+        """Send commands of one server; receive() takes their answers, in the order of the requests."""
         if not self._may_echo:  # where an ACL forbids it, the end of an answer would never come
             self._link.call(Call(("ECHO", "headrace"), as_is))
             self._may_echo = True
+        key, epoch = key_of(commands[0]), self._link.epoch
+        connection = self._link.ready(key)
+        if self._sent and self._link.epoch != epoch:  # the connection that owed answers has gone
+            self.close()
+            connection = self._link.ready(key)
         token = secrets.token_hex(TOKEN_BYTES).encode()
         packed = b"".join(map(_pack, commands)) + _pack(("ECHO", token))
-        self._sent.append((b"$%d\r\n%b\r\n" % (len(token), token), commands))
-        self._guard(lambda: self._connection.send_packed_command([packed], check_health=False))
+        self._sent.append((b"$%d\r\n%b\r\n" % (len(token), token), commands, connection))
+        self._guard(lambda: connection.send_packed_command([packed], check_health=False))
 
     def receive(self) -> Reply:
         """Read the oldest answer that is outstanding. Nothing else may be sent behind it until it has come."""
-        end, commands = self._sent.pop(0)
+        end, commands, connection = self._sent.pop(0)
         if sys.getrefcount(self._room) > ONLY_OURS:  # somebody still looks at the last answer
             self._room = bytearray(len(self._room))
-        size: int = self._guard(lambda: self._fill(end))
+        size: int = self._guard(lambda: self._fill(connection, end))
         return Reply(self._room, size - len(end), commands)
 
     def drop(self) -> None:
@@ -114,13 +121,9 @@ class Wire:
         self._sent.clear()
         self._link.close()
 
-    @property
-    def _connection(self) -> Any:
-        return self._link._connection  # noqa: SLF001 - the one place that needs the socket below the link
-
-    def _fill(self, end: bytes) -> int:
+    def _fill(self, connection: Any, end: bytes) -> int:
         """Read into the buffer until it ends with the echo."""
-        sock = self._connection._sock  # noqa: SLF001
+        sock = connection._sock  # noqa: SLF001 - the one place that needs the socket below the link
         size: int = 0
         while True:
             if len(self._room) - size < READ_BYTES:

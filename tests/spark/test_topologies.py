@@ -1,0 +1,136 @@
+"""Source and sink on a cluster and behind sentinels: streams of every master, slots that move, failovers (SPEC 49)."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from headrace.spark.arrivals import arrivals
+from headrace.spark.options import Address
+from tests.spark.querying import Driven, fill, once_each
+from tests.spark.test_source_group import Shared
+from tests.support.servers import ServerMissing
+from tests.support.topologies import Cluster, Sentinels, start_cluster, start_sentinels
+from tests.topology.test_cluster_moves import another, move_classic
+
+pytestmark = [pytest.mark.timeout(120), pytest.mark.xdist_group("spark")]
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    try:
+        found = start_cluster("redis8")
+    except ServerMissing as missing:
+        pytest.skip(f"MISSING SERVER: {missing}")
+    yield found
+    found.stop()
+
+
+@pytest.fixture
+def sentinels() -> Iterator[Sentinels]:
+    try:
+        found = start_sentinels("redis8")
+    except ServerMissing as missing:
+        pytest.skip(f"MISSING SERVER: {missing}")
+    yield found
+    found.stop()
+
+
+def filled(where: Any, names: list[str], count: int) -> set[tuple[str, str]]:
+    return {(name, id_) for name in names for id_ in fill(where, name, count)}
+
+
+@pytest.mark.parametrize("count", [30, 600])
+def test_streams_of_every_master_are_found_by_a_pattern_and_read_once(
+    cluster: Cluster, prefix: str, count: int
+) -> None:
+    """Short ranges go together, one write for each server; long ones one by one."""
+    wanted = filled(cluster, cluster.names(prefix, 9), count)
+    driven = Driven(cluster, streamsPattern=f"{prefix}-*", startingOffsets="earliest")  # type: ignore[arg-type]
+    rows = driven.drain()
+    more = filled(cluster, cluster.names(prefix, 9)[:4], 3)
+    rows += driven.drain()
+    driven.close()
+    assert set(rows) == wanted | more
+    assert once_each(rows)
+
+
+def test_a_slot_that_moves_while_a_query_runs_costs_no_row(cluster: Cluster, prefix: str) -> None:
+    names = cluster.names(prefix, 3)
+    driven = Driven(cluster, streams=",".join(names))  # type: ignore[arg-type]
+    wanted, rows = filled(cluster, names, 500), driven.drain()
+    source = cluster.member_of(names[0])
+    move_classic(cluster, names[0], source, another(cluster, source))
+    wanted |= filled(cluster, names, 500)
+    rows += driven.drain()
+    driven.close()
+    assert set(rows) == wanted
+    assert once_each(rows)
+
+
+def test_waiting_for_streams_of_several_slots_ends_with_the_first_message(cluster: Cluster, prefix: str) -> None:
+    names = cluster.names(prefix, 3)
+    filled(cluster, names, 1)
+    link = Address(cluster.url, 2_000, 2_000).server().sync_link()
+    last = {name: cluster.sync().xinfo_stream(name)["last-generated-id"].decode() for name in names}
+    begun = time.monotonic()
+    assert arrivals(link, last, 200) == set()
+    assert 0.15 < time.monotonic() - begun < 1.5
+    threading.Timer(0.1, cluster.sync().xadd, (names[2], {"a": "b"})).start()
+    assert arrivals(link, last, 5_000) == {names[2]}
+    assert time.monotonic() - begun < 3
+    link.close()
+
+
+def test_a_group_over_streams_of_every_master_is_claimed_and_acked(cluster: Cluster, prefix: str) -> None:
+    names = cluster.names(prefix, 3)
+    wanted = sorted(id_ for _, id_ in filled(cluster, names, 20))
+    shared = Shared(cluster, streams=",".join(names))  # type: ignore[arg-type]
+    found: list[str] = []
+    while len(found) < len(wanted):
+        end = shared.wait()
+        found += shared.read(end)
+        shared.offset = end
+    shared.latest()
+    shared.reader.stop()
+    assert sorted(found) == wanted
+    assert [cluster.sync().xpending(name, "billing")["pending"] for name in names] == [0, 0, 0]
+
+
+def test_the_sink_writes_each_row_once_to_targets_at_every_master(
+    spark: SparkSession, cluster: Cluster, prefix: str
+) -> None:
+    """Rows choose their target; the batch is on a replica of each master before it counts as written."""
+    names = cluster.names(prefix, 3)
+    rows = [(names[number % 3], number) for number in range(300)]
+    frame = spark.createDataFrame(rows, "stream string, n bigint").repartition(4)
+    options = {"url": cluster.url, "durability": "replicated", "txnAppId": prefix, "txnVersion": "1"}
+    for _ in range(2):  # the second one finds the batch done
+        frame.write.format("redis-streams").options(**options).mode("append").save()
+    for at, name in enumerate(names):
+        found = sorted(int(fields[b"n"]) for _, fields in cluster.sync().xrange(name))
+        assert found == list(range(at, 300, 3))
+    again = spark.read.format("redis-streams").option("url", cluster.url).option("streams", ",".join(names)).load()
+    assert again.count() == 300
+
+
+def test_a_query_goes_on_after_a_failover_behind_sentinels(sentinels: Sentinels, stream: str) -> None:
+    """What was replicated is read once; the query waits for the new primary."""
+    driven = Driven(sentinels, streams=stream, retryTimeout="20s")  # type: ignore[arg-type]
+    wanted = filled(sentinels, [stream], 400)
+    rows = driven.drain()
+    sentinels.sync().wait(1, 2_000)
+    old = sentinels.primary
+    old.kill()
+    rows += driven.step() or []  # waits for the failover
+    sentinels.until(lambda: sentinels.primary is not old, "every sentinel knows of the failover")
+    wanted |= filled(sentinels, [stream], 400)
+    rows += driven.drain()
+    driven.close()
+    assert set(rows) == wanted
+    assert once_each(rows)

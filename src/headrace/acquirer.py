@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable
 
 from headrace.assignment import Assignment, level_of
+from headrace.errors import HeadraceError
 from headrace.member import Member
 from headrace.recorder import Recorder
 from headrace.redis import commands, ownership, scripts
@@ -158,7 +159,18 @@ class Acquirer:
         found = await self._link.call(scripts.mine(member.keys, member.group, member.owner, CHUNK, known))
         self._lost_to_trimming(found.trimmed)
         self._recorder.count("found_total", len(found.taken), **member.labels)
-        return [Assignment(id_, fields, count) for id_, fields, count, _ in found.taken]
+        # An earlier process of this name may have taken the streams with these counts, and may only be paused: the next
+        # count makes a new epoch, and nothing it says counts any more.
+        lifts = [
+            ownership.lift(member.keys, member.group, member.owner, id_, count, count + 1)
+            for id_, _, count, _ in found.taken
+        ]
+        words = await self._link.pipe(lifts) if lifts else []
+        return [
+            Assignment(id_, fields, count + 1)
+            for (id_, fields, count, _), word in zip(found.taken, words, strict=True)
+            if not isinstance(word, HeadraceError) and word.kind == "ok"
+        ]
 
     async def make_group(self) -> None:
         """The group has vanished: at 0, because what is finished is deleted and what is not has to be owned again."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from headrace.assignment import Assignment, write_info
-from headrace.errors import AddUnknown, CommandRefused, HeadraceError, Unavailable
+from headrace.errors import AddUnknown, CommandRefused, DecodeError, HeadraceError, Unavailable
 from headrace.names import Keys, check_stream, keys_of
 from headrace.redis import commands, ownership
 from headrace.redis.link import Link
@@ -84,7 +84,6 @@ class Announcements:
         if isinstance(groups, HeadraceError) and not isinstance(groups, CommandRefused):
             raise groups
         lags = [] if isinstance(groups, HeadraceError) else [each.lag for each in groups if each.name == mirror]
-        info = Assignment(entries[0][0], entries[0][1], 0).info if entries else {}
         return Listed(
             name=name,
             id=id_,
@@ -93,5 +92,15 @@ class Announcements:
             position=standing.position,
             lag=lags[0] if lags else None,
             tries=standing.tries,
-            info=info,
+            info=_info(entries),
         )
+
+
+def _info(entries: list[tuple[bytes, list[bytes]]]) -> Any:
+    """What announce() was given; what is no JSON is shown as the text it is."""
+    if not entries:
+        return {}
+    try:
+        return Assignment(*entries[0], count=0).info
+    except DecodeError as error:
+        return str(error)

@@ -1,9 +1,11 @@
 """A holding: everything one owner has of one group of assignments. Wires the services, as a lane does for a handler.
 
-acquirer ──▶ takeover ──▶ Room ◀── feed (data streams)        heartbeat (thread): one lease for all of it
-                           │ handler, or listener
-                           ├──▶ positions (acks)
-                           └──▶ handover (back, failed, finish)
+    acquirer ──▶ takeover ──▶ Room ◀── feed (data streams)
+                               │  handler, or listener
+                               ├──▶ positions (acks)
+                               └──▶ handover (back, failed, finish)
+
+The heartbeat, a thread, keeps one lease for all of it.
 """
 
 from __future__ import annotations

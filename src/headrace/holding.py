@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import json
 import logging
 import os
@@ -261,6 +262,9 @@ class Holding:
     async def ack(self, room: Room[Any], raw_id: bytes, number: int) -> None:
         await self.positions.ack(room, raw_id, number)
 
+    def ack_soon(self, room: Room[Any], raw_id: bytes, number: int) -> None:
+        self.positions.put(room, raw_id, number)
+
     async def finish(self, room: Room[Any], *, delete: bool) -> None:
         tenure = self.by_name.get(room.name)
         if tenure is None or tenure.room is not room:
@@ -420,6 +424,7 @@ class Holding:
         return [link.client_id for link in links if link.client_id]
 
 
+@functools.lru_cache(maxsize=50_000)  # asked for with every ack
 def place_of(stream: str, group: str, name: str) -> Place:
     """Where the ownership of one data stream is kept, for one group of an announcement stream."""
     keys = keys_of(name)

@@ -74,6 +74,7 @@ class RoomWays(Protocol):
 
     async def begin(self, room: Room[Any]) -> None: ...
     async def ack(self, room: Room[Any], raw_id: bytes, number: int) -> None: ...
+    def ack_soon(self, room: Room[Any], raw_id: bytes, number: int) -> None: ...
     async def finish(self, room: Room[Any], *, delete: bool) -> None: ...
     def hungry(self, room: Room[Any]) -> None: ...
 
@@ -175,10 +176,19 @@ class Room(Generic[T]):
 
     async def ack(self, message: OwnedMessage[T]) -> None:
         """This message and all before it are done. Raises AssignmentTaken if another owner has the room."""
+        self._check_open()
+        await self._ways.ack(self, message.raw_id, message.number)
+
+    def ack_soon(self, message: OwnedMessage[T]) -> None:
+        """The same without waiting for the answer, for streams that must be quick. Acks on their way are gathered, and
+        answered before the room is left; if one is refused, the next message raises AssignmentTaken."""
+        self._check_open()
+        self._ways.ack_soon(self, message.raw_id, message.number)
+
+    def _check_open(self) -> None:
         self.check()
         if self.ended:
             raise NotOwned(f"{self.name} was finished or handed back here: nothing can be acknowledged any more")
-        await self._ways.ack(self, message.raw_id, message.number)
 
     async def finish(self, *, delete: bool = True) -> None:
         """The stream is at its end: mark it done, delete its data unless told to keep it, end the announcement."""

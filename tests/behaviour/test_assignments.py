@@ -154,6 +154,31 @@ async def test_acking_a_message_acks_all_before_it_and_takeover_goes_on_there(
     assert book.numbers(name) == [5, 6, 7, 8, 9]
 
 
+@pytest.mark.servers("redis8", "redis6")
+async def test_acks_that_nobody_waits_for_are_gathered_and_answered_before_the_room_is_left(
+    server: Server, stream: str, make_app: MakeApp
+) -> None:
+    """Far fewer acks than messages go over the wire, and none is forgotten at the end."""
+    app, name, seen = make_app(server), f"{stream}-room", []
+    rooms = app.assignments(stream, lease=LEASE)
+
+    @rooms.owner()
+    async def own(room: Room[Any]) -> None:
+        async for message in room:
+            seen.append(message.id)
+            room.ack_soon(message)
+
+    await rooms.announce(name)
+    await fill(app, name, 1_000)
+    async with app.worker() as worker:
+        await wait_until(lambda: len(seen) == 1_000, 10)
+        sent = worker.holdings[0]._ack_link.sent
+    (row,) = await rooms.listed()
+    assert (row.position, row.owner) == (seen[-1], "")
+    assert sent < 300
+    assert counted(app, "acked_total") == 1_000
+
+
 async def test_a_message_is_decoded_by_the_model_when_asked_for(server: Server, stream: str, make_app: MakeApp) -> None:
     """An undecodable message is its handler's decision: skip it, or stop."""
     app, seen, name = make_app(server), [], f"{stream}-room"

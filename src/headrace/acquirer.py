@@ -41,6 +41,7 @@ class Acquirer:
         limit: Callable[[], int],
         held: Callable[[], int],
         inherits: bool,
+        rebalance: bool,
     ) -> None:
         self._member = member
         self._link = link
@@ -48,10 +49,11 @@ class Acquirer:
         self._limit = limit
         self._held = held
         self._inherits = inherits
+        self._rebalance = rebalance
         self._lease_s = member.settings.lease_ms / 1000
         self._patience_s = min(PATIENCE_S, self._lease_s)
         self._look_ms = min(LOOK_MS, member.settings.lease_ms // 4)
-        self.share = 1
+        self.share, self._owners = 1, 1
         self._server_ms, self._server_at = 0, 0.0
         self._epoch = -1
         self._quiet_until = 0.0
@@ -59,7 +61,7 @@ class Acquirer:
         self._extra = 1  # how many beyond the share the next time nobody else has taken any
 
     def heard(self, beat: ownership.Beat) -> None:
-        self.share = beat.share
+        self.share, self._owners = beat.share, beat.owners
 
     def excess(self) -> int:
         """How many more than its fair share this owner has."""
@@ -74,25 +76,31 @@ class Acquirer:
     async def turn(self) -> list[Assignment]:
         """Take what there is and may be taken; waits a moment where there is nothing."""
         await self._connected()
-        if self._held() > self.share:
+        if self._is_full():
             # A share changes with every owner that comes or goes, and a long lease is too long to wait for the news.
             self.heard(await self._link.call(self._look()))
         wanted = self._wanted()
         if wanted <= 0:
             await asyncio.sleep(self._look_ms / 1000)
             return []
-        beyond = self._held() > self.share
+        beyond = self._is_full()
         taken = await self._left_over(wanted)
         taken += await self._fresh(wanted - len(taken), wait=not taken)
         if beyond:
             self._extra = min(CHUNK, 2 * self._extra) if taken else 1
         return taken
 
+    def _is_full(self) -> bool:
+        """Whether others come first. With its exact share an owner takes what is new, lest it wait for the next beat;
+        but where owners hand on what they have too many of, that would be taking back what was just handed on."""
+        held = self._held()
+        return held > self.share or (held == self.share and self._rebalance and self._owners > 1)
+
     def _wanted(self) -> int:
         """How many to ask for now."""
         held, now = self._held(), time.monotonic()
         room = min(CHUNK, self._limit() - held)
-        if held <= self.share:
+        if not self._is_full():
             self._patient_until, self._extra = now + self._patience_s, 1
             return min(room, max(1, self.share - held))
         if now < self._patient_until:

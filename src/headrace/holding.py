@@ -49,6 +49,7 @@ log = logging.getLogger("headrace")
 
 PAGE = 1_000  # pending rows asked for at once
 LAST_WORDS_S = 5.0
+NO_GROUP_S = 0.05  # between two tries to make a group that has vanished
 
 Watch = Callable[[Coroutine[Any, Any, None], str], None]
 
@@ -113,6 +114,7 @@ class Holding:
             limit=self._limit,
             held=lambda: len(self.tenures),
             inherits=inherits,
+            rebalance=settings.rebalance,
         )
         self.takeover = Takeover(member, self.calls, self._data, self.place)
         self.handover = Handover(member, self.calls, self._data, recorder, self.place)
@@ -170,6 +172,7 @@ class Holding:
                 tries = 0
             except NoGroup:
                 await self._make_group()
+                await asyncio.sleep(NO_GROUP_S)
             except HeadraceError as error:
                 self._mistrusts = True
                 self._recorder.count("server_error_total", 1, role="acquirer", error=type(error).__name__)

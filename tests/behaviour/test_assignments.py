@@ -63,6 +63,9 @@ async def fill(app: App, name: str, count: int, first: int = 0) -> None:
 
 
 def held(server: Server, stream: str) -> dict[str, int]:
+    """How many assignments each owner has; nobody has any while there is no group."""
+    if not server.sync().exists(stream) or not server.sync().xinfo_groups(stream):
+        return {}
     rows = server.sync().xpending(stream, "owners")["consumers"]
     return {row["name"].decode(): row["pending"] for row in rows}
 
@@ -438,6 +441,30 @@ async def test_a_killed_server_that_comes_back_finds_its_owners_and_they_go_on_i
         await fill(app, name, 20, first=20)
         await wait_until(lambda: len(set(book.numbers(name))) == 40, 15)
     assert sorted(set(book.numbers(name))) == list(range(40))
+
+
+@pytest.mark.servers("redis8", "redis6")
+async def test_streams_are_owned_again_after_their_group_has_vanished(
+    server: Server, stream: str, make_app: MakeApp
+) -> None:
+    """SPEC 3 for rooms: what is finished is deleted, so the group is made at 0; counts restart and are raised."""
+    app, book = make_app(server), Book()
+    rooms = app.assignments(stream, lease=LEASE)
+    rooms.owner()(book.own)
+    names = [f"{stream}-{at}" for at in range(4)]
+    for name in names:
+        await rooms.announce(name)
+        await fill(app, name, 5)
+    async with pool(app, 2):
+        await wait_until(lambda: len(book.seen) == 20, 10)
+        server.sync().xgroup_destroy(stream, "owners")
+        await wait_until(lambda: sum(held(server, stream).values()) == 4, 10)
+        for name in names:
+            await fill(app, name, 5, first=5)
+        await wait_until(lambda: all(book.numbers(name)[-1] == 9 for name in names), 10)
+        await stays(lambda: sum(held(server, stream).values()) == 4, 0.5)
+    for name in names:
+        assert list(dict.fromkeys(book.numbers(name))) == list(range(10))
 
 
 @pytest.mark.servers("redis8")

@@ -15,7 +15,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any, Final
 
 from bench.report import Criterion, Report, Run, lowest
-from bench.spark_field import cpu_s, fill, peak_mb, session, source, worker_pids
+from bench.spark_field import LARGE_BYTES, cpu_s, fill, peak_mb, session, source, worker_pids
 
 if TYPE_CHECKING:
     import redis
@@ -56,8 +56,19 @@ def report(runs: list[Run]) -> Report:
         CRITERIA,
         SHOWN,
         lowest("ratio", values="text"),
-        lambda runs: ", ".join(f"{run['values']} {run['ratio']:.2f} × ({run['rows_per_s']:,} rows/s)" for run in runs),
+        _cell,
     )
+
+
+def _cell(runs: list[Run]) -> str:
+    """What the README says of one server."""
+    names = {"large": f"{LARGE_BYTES // 1000} kB entries"}
+    figures = []
+    for run in runs:
+        tuples = f", {run['tuples_ratio']:.1f} × tuples" if run.get("tuples_ratio") else ""
+        name = names.get(run["values"], run["values"])
+        figures.append(f"{name} {run['ratio']:.2f} × ({run['rows_per_s']:,} rows/s{tuples})")
+    return f"{', '.join(figures)}; {max(run['worker_rss_mb'] for run in runs)} MB"
 
 
 def measure(arena: Arena, say: Callable[[str], None], scale: float = 1.0) -> list[Run]:

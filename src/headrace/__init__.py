@@ -45,9 +45,11 @@ from headrace.errors import (
     WrongType,
 )
 from headrace.message import Delivery, SyncDelivery
+from headrace.partitioned import PartitionedStream
 from headrace.policy import Backoff
 from headrace.producer import Added
 from headrace.recorder import CountingRecorder, Recorder
+from headrace.recovery import InPlace, Requeue
 from headrace.room import OwnedMessage, Room
 from headrace.stream import Stream
 from headrace.worker import Worker
@@ -78,14 +80,17 @@ __all__ = [
     "FieldsCodec",
     "HandlerRefused",
     "HeadraceError",
+    "InPlace",
     "MissingRight",
     "NameRefused",
     "NotOwned",
     "OwnedMessage",
     "OwnerTaken",
+    "PartitionedStream",
     "PayloadTooLarge",
     "Recorder",
     "Release",
+    "Requeue",
     "Retry",
     "Room",
     "ServerError",

@@ -23,6 +23,7 @@ from headrace.holding import Holding, Tenants
 from headrace.job import Job
 from headrace.names import check_owner, owner_name
 from headrace.ownerjob import OwnerJob
+from headrace.partitioned import PartitionedStream
 from headrace.producer import Producer
 from headrace.recorder import NoRecorder, Recorder
 from headrace.redis.calls import Call
@@ -98,13 +99,27 @@ class App:
     # ── what ──
 
     @overload
+    def stream(
+        self, name: str, model: type[T], *, max_bytes: int | str | None = None, partitions: int
+    ) -> PartitionedStream[T]: ...
+    @overload
+    def stream(
+        self, name: str, model: Any = None, *, max_bytes: int | str | None = None, partitions: int
+    ) -> PartitionedStream[Any]: ...
+    @overload
     def stream(self, name: str, model: type[T], *, max_bytes: int | str | None = None) -> Stream[T]: ...
     @overload
     def stream(self, name: str, model: Any = None, *, max_bytes: int | str | None = None) -> Stream[Any]: ...
-    def stream(self, name: str, model: Any = None, *, max_bytes: int | str | None = None) -> Stream[Any]:
-        """A stream by name. ``model``: dataclass, pydantic or msgspec model, dict (the default), str, bytes, codec."""
-        made: Stream[Any] = Stream(self, name, model, max_bytes=max_bytes)
-        return made
+    def stream(
+        self, name: str, model: Any = None, *, max_bytes: int | str | None = None, partitions: int | None = None
+    ) -> Stream[Any] | PartitionedStream[Any]:
+        """A stream by name. ``model``: dataclass, pydantic or msgspec model, dict (the default), str, bytes, codec.
+
+        With ``partitions`` its messages are spread over so many streams, by their key.
+        """
+        if partitions is not None:
+            return PartitionedStream(self, name, model, partitions=partitions, max_bytes=max_bytes)
+        return Stream(self, name, model, max_bytes=max_bytes)
 
     @overload
     def assignments(

@@ -24,6 +24,7 @@ from headrace.options import (
     whole_number,
 )
 from headrace.policy import Backoff
+from headrace.recovery import InPlace, Recovery, Requeue
 
 __all__ = ["ConnectSettings", "Endpoint", "HandlerSettings", "duration_ms", "parse_url", "size_bytes"]
 
@@ -36,6 +37,7 @@ LEASE_LIMIT_MS = 86_400_000  # after a crash nobody should wait longer than a da
 MAX_ATTEMPTS = 5
 MAX_ATTEMPTS_LIMIT = 1_000_000
 BACKOFF = Backoff()
+IN_PLACE = InPlace()
 BATCH_LIMIT = 10_000
 BATCH_WAIT_MS = 50
 STALL_AFTER_MS = 60_000
@@ -77,6 +79,7 @@ class HandlerSettings:
     prefix: str = PREFIX  # of the field names Headrace adds to entries and dead letters
     error_bytes: int = ERROR_BYTES  # how much of an error's text a dead letter keeps
     owner_retention_ms: int = OWNER_RETENTION_MS  # an owner gone for so long with nothing pending is removed
+    recovery: Recovery = IN_PLACE  # how what dead owners held comes back: InPlace() or Requeue(...)
 
     def __post_init__(self) -> None:
         self._check_numbers()
@@ -109,6 +112,8 @@ class HandlerSettings:
         fields = {_WORDS[word][0]: _WORDS[word][1](value, word) for word, value in given.items()}
         # a lease above the default of stall_after, with none given, moves it up
         fields.setdefault("stall_after_ms", max(STALL_AFTER_MS, fields.get("lease_ms", LEASE_MS)))
+        if isinstance(recovery := fields.get("recovery"), Requeue):
+            fields |= {"max_attempts": recovery.max_attempts, "prefix": recovery.prefix}
         return cls(**fields)
 
     def _check_numbers(self) -> None:
@@ -136,6 +141,8 @@ class HandlerSettings:
         truth(self.delete_on_ack, name="delete_on_ack")
         if not isinstance(self.backoff, Backoff):
             raise ConfigError("backoff is no Backoff: use HandlerSettings.of(), which reads '5s' and dicts")
+        if not isinstance(self.recovery, (InPlace, Requeue)):
+            raise ConfigError(f"recovery is {shown(self.recovery)}: give InPlace() or Requeue(max_retries=3)")
         _check_start(self.start)
         _check_prefix(self.prefix)
 
@@ -186,6 +193,7 @@ _WORDS: dict[str, tuple[str, Callable[[Any, str], Any]]] = {
     "stall_after": ("stall_after_ms", _as_duration),
     "prefix": ("prefix", _as_given),
     "owner_retention": ("owner_retention_ms", _as_duration),
+    "recovery": ("recovery", _as_given),
 }
 
 
@@ -194,6 +202,10 @@ def _refuse_half_set(given: dict[str, Any]) -> None:
         raise ConfigError("batch_wait is given without batch: add batch=100, or remove batch_wait")
     if given.get("dead_letters") is False and "dead_letters_maxlen" in given:
         raise ConfigError("dead_letters_maxlen is given with dead_letters=False: remove one of them")
+    if isinstance(given.get("recovery"), Requeue):
+        for word, instead in (("max_attempts", "max_retries"), ("prefix", "prefix")):
+            if word in given:
+                raise ConfigError(f"{word} is given with recovery=Requeue(...): say Requeue({instead}=...) alone")
 
 
 def _check_start(start: object) -> None:

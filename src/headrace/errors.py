@@ -11,12 +11,16 @@
     │   └── DecodeError                    bytes that are not what the model says
     ├── ServerError               FATAL    what the server, or the way to it, said
     │   ├── Unavailable           RETRY    no connection, time-out, LOADING, CLUSTERDOWN, READONLY, ...
+    │   │   ├── NoPrimary                  the sentinels name none: unreachable, or not of one mind
+    │   │   └── SlotMissing                no master of the cluster serves the stream's slot; .slot .stream
     │   ├── ServerRefused         RETRY    OOM, MISCONF, BUSY, NOREPLICAS: there, but not now
     │   ├── NoGroup               RETRY    the group, or the stream, is not there (the reader decides)
     │   ├── NoScript              RETRY    the script is not loaded (the link loads it)
     │   ├── BusyGroup             FATAL    the group is there already
     │   ├── AuthFailed            FATAL    wrong or missing password
     │   ├── MissingRight          FATAL    an ACL forbids a command, key or channel; .command .key
+    │   ├── WrongTopology         FATAL    a cluster where none was expected, or the other way round
+    │   ├── ServiceUnknown        FATAL    no sentinel knows the service
     │   ├── WrongType             FATAL    the key holds something else than a stream
     │   ├── ServerTooOld          FATAL
     │   ├── GroupLost             FATAL    the group vanished and nothing says where to resume; .stream .group
@@ -123,6 +127,19 @@ class Unavailable(ServerError):
     verdict = Verdict.RETRY
 
 
+class NoPrimary(Unavailable):
+    """No sentinel answers, or they do not agree on a primary: nobody can say where to write just now."""
+
+
+class SlotMissing(Unavailable):
+    """No master of the cluster serves the slot that a stream is in."""
+
+    def __init__(self, message: str = "", *, slot: int = -1, stream: str = "") -> None:
+        super().__init__(message)
+        self.slot = slot
+        self.stream = stream
+
+
 class ServerRefused(ServerError):
     """The server is there and refuses to write just now: memory, disk, replicas, a long script."""
 
@@ -156,6 +173,14 @@ class MissingRight(ServerError):
         super().__init__(message)
         self.command = command
         self.key = key
+
+
+class WrongTopology(ServerError):
+    """The server is part of a cluster and the URL says otherwise, or the other way round."""
+
+
+class ServiceUnknown(ServerError):
+    """The sentinels do not watch a service of that name."""
 
 
 class WrongType(ServerError):

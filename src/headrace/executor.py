@@ -195,6 +195,7 @@ class Executor:
         """A zombie's late word (SPEC 11): refused here already, because the lifeline knows that it was taken."""
         if delivery.state < State.ENDED:
             self._recorder.count("refused_total", 1, outcome="ack", **self._member.labels)
+            self._recorder.count("recovery_duplicate_ack_total", 1, **self._member.labels)
             log.warning("outcome.refused stream=%s group=%s id=%s: taken over", *self._who(), delivery.id)
             self._marks.ended(delivery)
             delivery.answered(delivery.refusal())

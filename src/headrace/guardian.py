@@ -13,9 +13,11 @@ back.
 
 from __future__ import annotations
 
+import functools
 import logging
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -110,30 +112,35 @@ class Guardian:
         while not self._stop.wait(self._look_s()):
             with self._lock:
                 wards = list(self._wards.values())
-            for ward in wards:
+            failed = False
+            for look in [look for ward in wards for look in self._looks(ward)]:
                 try:
-                    self._look(ward, time.monotonic())
-                    self._failing = False
-                except HeadraceError as error:
-                    if not self._failing:
+                    look(time.monotonic())
+                except HeadraceError as error:  # another lane's server may well be there
+                    if not (self._failing or failed):
                         log.warning("guardian.waits: %s", error)
-                    self._failing = True
+                    failed = True
+            self._failing = failed
 
     def _look_s(self) -> float:
         with self._lock:
             leases = [held.lease_ms for ward in self._wards.values() for held in (*ward.lanes, *ward.owned)]
         return min(leases, default=1_000) / 1000 / 12
 
-    def _look(self, ward: Ward, now: float) -> None:
-        for index, lane in enumerate(ward.lanes):
-            if now < ward.renew_at.get(index, 0.0) or not is_alive(ward, lane, now):
-                continue
-            ward.renew_at[index] = now + lane.lease_ms / 6000
-            self._renew(ward, lane)
-        for held in ward.owned:
-            # Its own heartbeat stamps the board a dozen times a lease: silent for a third, it cannot run just now.
-            if now - ward.board.thread_stamp > held.lease_ms / 3000 and is_alive(ward, held, now):
-                self._dialled(ward).call(ownership.renew_lease(held.keys, held.group, ward.owner, held.lease_ms))
+    def _looks(self, ward: Ward) -> list[Callable[[float], None]]:
+        lanes = [functools.partial(self._look, ward, index, lane) for index, lane in enumerate(ward.lanes)]
+        return [*lanes, *(functools.partial(self._look_at_owned, ward, held) for held in ward.owned)]
+
+    def _look(self, ward: Ward, index: int, lane: Held, now: float) -> None:
+        if now < ward.renew_at.get(index, 0.0) or not is_alive(ward, lane, now):
+            return
+        ward.renew_at[index] = now + lane.lease_ms / 6000
+        self._renew(ward, lane)
+
+    def _look_at_owned(self, ward: Ward, held: Held, now: float) -> None:
+        # Its own heartbeat stamps the board a dozen times a lease: silent for a third, it cannot run just now.
+        if now - ward.board.thread_stamp > held.lease_ms / 3000 and is_alive(ward, held, now):
+            self._dialled(ward).call(ownership.renew_lease(held.keys, held.group, ward.owner, held.lease_ms))
 
     def _dialled(self, ward: Ward) -> SyncLink:
         if self._link is None:
@@ -174,41 +181,56 @@ def cpu_ticks(pid: int) -> int:
 
 def adopt(link: SyncLink, ward: Ward) -> int:
     """Hand back what a dead child held. Answers how many deliveries; raises what the caller may retry."""
-    _wait_until_closed(link, ward.board.clients())
-    handed = 0
+    handed, failed = 0, None
     for index, lane in enumerate(ward.lanes):
-        started = ward.board.started(index)
-        delays = [crash_delay_ms(attempt, lane.max_attempts) for attempt in range(1, DELAYS + 1)]
-        while True:
-            adopted = link.call(
-                scripts.adopt(
-                    lane.keys,
-                    lane.group,
-                    ward.owner,
-                    started,
-                    delays,
-                    alone_at=lane.max_attempts - 1,
-                    chunk=CHUNK,
-                )
-            )
-            handed += adopted.seen
-            for lost in adopted.trimmed:
-                log.error("message.trimmed stream=%s group=%s id=%s", lane.keys.stream, lane.group, lost)
-            if adopted.seen < CHUNK:
-                break
-        link.call(scripts.remove_owner(lane.keys, lane.group, ward.owner, 0))
+        try:
+            handed += _adopt_lane(link, ward, index, lane)
+        except HeadraceError as error:  # another lane's server may well be there
+            failed = failed or error
     for held in ward.owned:
-        link.call(ownership.end_lease(held.keys, held.group, ward.owner))  # heirs look five times a second
+        try:
+            link.call(ownership.end_lease(held.keys, held.group, ward.owner))  # heirs look five times a second
+        except HeadraceError as error:
+            failed = failed or error
     log.warning("owner.died owner=%s pid=%d: %d deliveries handed back", ward.owner, ward.pid, handed)
+    if failed is not None:
+        raise failed
     return handed
 
 
-def _wait_until_closed(link: SyncLink, clients: list[int]) -> None:
-    """Until then an ack that the child sent may still be on its way."""
-    deadline = time.monotonic() + CLOSED_S
+def _adopt_lane(link: SyncLink, ward: Ward, index: int, lane: Held) -> int:
+    _wait_until_closed(link, ward, lane.keys.stream)
+    handed = 0
+    started = ward.board.started(index)
+    delays = [crash_delay_ms(attempt, lane.max_attempts) for attempt in range(1, DELAYS + 1)]
+    while True:
+        adopted = link.call(
+            scripts.adopt(
+                lane.keys,
+                lane.group,
+                ward.owner,
+                started,
+                delays,
+                alone_at=lane.max_attempts - 1,
+                chunk=CHUNK,
+            )
+        )
+        handed += adopted.seen
+        for lost in adopted.trimmed:
+            log.error("message.trimmed stream=%s group=%s id=%s", lane.keys.stream, lane.group, lost)
+        if adopted.seen < CHUNK:
+            break
+    link.call(scripts.remove_owner(lane.keys, lane.group, ward.owner, 0))
+    return handed
+
+
+def _wait_until_closed(link: SyncLink, ward: Ward, stream: str) -> None:
+    """Until then an ack that the child sent may still be on its way, to the server that holds the stream."""
+    deadline, clients = time.monotonic() + CLOSED_S, ward.board.clients()
+    look = commands.still_connected(clients, ward.owner).aimed(stream)
     while clients and time.monotonic() < deadline:
         try:
-            if not link.call(commands.still_connected(clients)):
+            if not link.call(look):
                 return
         except MissingRight:
             time.sleep(CLOSED_S)

@@ -26,8 +26,8 @@ from headrace.recorder import Recorder
 from headrace.redis import ownership, scripts
 from headrace.redis.calls import Word
 from headrace.redis.gather import Gather
-from headrace.redis.ownership import Place
-from headrace.room import Room
+from headrace.redis.ownership import Place, PositionWord
+from headrace.room import OwnedMessage, Room
 
 log = logging.getLogger("headrace")
 
@@ -86,42 +86,61 @@ class Handover:
 
     async def bury(self, assignment: Assignment, error: str, reason: str, tries: int) -> None:
         """To the dead letters of the announcement stream. The data and its position stay; a replay goes on there."""
-        member, settings = self._member, self._member.settings
-        about = {
-            "original_id": assignment.id.decode(),
-            "stream": member.stream,
-            "group": member.group,
-            "owner": member.owner,
-            "attempts": str(tries),
-            "first_ms": assignment.id.decode().partition("-")[0],
-            "last_ms": str(int(time.time() * 1000)),
-            "error": error,
-            "reason": reason.encode("utf-8", "replace")[: settings.error_bytes].decode("utf-8", "ignore"),
-        }
+        member, settings, id_ = self._member, self._member.settings, assignment.id.decode()
         word: Word = await self._calls.call(
             scripts.bury(
                 *(member.keys, member.group, member.owner, assignment.id, assignment.count),
-                extra={settings.prefix + name: value for name, value in about.items()},
+                extra=self._about(member.stream, id_, error, reason, tries),
                 maxlen=settings.dead_letters_maxlen,
                 prefix=settings.prefix,
             )
         )
         self._recorder.count("buried_total", 1, **member.labels)
-        log.error(
-            "assignment.buried stream=%s id=%s: %s %s: %s",
-            member.stream,
-            about["original_id"],
-            error,
-            reason,
-            word.kind,
+        log.error("assignment.buried stream=%s id=%s: %s %s: %s", member.stream, id_, error, reason, word.kind)
+
+    async def set_aside(
+        self, room: Room[Any], message: OwnedMessage[Any], reason: str, error: str, attempts: int, *, read: bool
+    ) -> PositionWord:
+        """One message to the dead letters of its own stream; everything up to it is done."""
+        member, settings = self._member, self._member.settings
+        word = await self._data.call(
+            ownership.set_aside(
+                *(self._place(room.name), member.owner, room.epoch, message.raw_id, message.number - room.acked),
+                read=read,
+                extra=self._about(room.name, message.id, error, reason, attempts),
+                maxlen=settings.dead_letters_maxlen,
+                prefix=settings.prefix,
+            )
         )
+        if word.kind == "taken":
+            self._recorder.count("refused_total", 1, outcome="bury", **member.labels)
+        else:
+            self._recorder.count("buried_total", 1, **member.labels)
+            log.error("message.buried stream=%s id=%s: %s %s: %s", room.name, message.id, error, reason, word.kind)
+        return word
 
     # ── steps ──
+
+    def _about(self, stream: str, id_: str, error: str, reason: str, attempts: int) -> dict[str, str]:
+        """What a dead letter says about its burial."""
+        member, settings = self._member, self._member.settings
+        about = {
+            "original_id": id_,
+            "stream": stream,
+            "group": member.group,
+            "owner": member.owner,
+            "attempts": str(attempts),
+            "first_ms": id_.partition("-")[0],
+            "last_ms": str(int(time.time() * 1000)),
+            "error": error,
+            "reason": reason.encode("utf-8", "replace")[: settings.error_bytes].decode("utf-8", "ignore"),
+        }
+        return {settings.prefix + name: value for name, value in about.items()}
 
     async def _leave(self, room: Room[Any], *, failed: bool) -> int:
         """Give the data stream up. Answers the tries; raises AssignmentTaken."""
         change: Literal[-1, 0, 1] = (1 if failed else 0) - (1 if room.begun else 0)  # type: ignore[assignment]
-        left = await self._data.call(ownership.leave(self._place(room.name), self._member.owner, room.epoch, change))
+        left = await self._data.call(ownership.give_up(self._place(room.name), self._member.owner, room.epoch, change))
         if not left.ok:
             self._refused("release", room, left.holder)
         return left.tries

@@ -41,8 +41,9 @@ from headrace.redis.calls import Call
 from headrace.redis.capabilities import Capabilities
 from headrace.redis.connect import Server
 from headrace.redis.gather import Gather
+from headrace.redis.letters import open_copy
 from headrace.redis.ownership import Beat, Place, Take
-from headrace.room import Room
+from headrace.room import OwnedMessage, Room
 from headrace.takeover import Takeover
 
 log = logging.getLogger("headrace")
@@ -93,6 +94,8 @@ class Holding:
         self.settings = settings
         self._recorder = recorder
         self._decode = decode_fields(codec, settings.handler.prefix)
+        self._only = f"{settings.handler.prefix}only".encode()
+        self._reads = capabilities.lag  # the server can be told how many messages were read
         name = f"headrace:{member.owner}"
         self._read_link = server.link(f"{name}:read", at=member.stream)
         self.calls = Gather(server.link(f"{name}:out", at=member.stream))
@@ -119,7 +122,7 @@ class Holding:
         self.takeover = Takeover(member, self.calls, self._data, self.place)
         self.handover = Handover(member, self.calls, self._data, recorder, self.place)
         self.positions = Positions(
-            *(member, self._ack_link, recorder), place=self.place, lost=self.lose, read=capabilities.lag
+            *(member, self._ack_link, recorder), place=self.place, lost=self.lose, read=self._reads
         )
         self.feed = Feed(server, member.owner, settings.prefetch, recorder)
 
@@ -267,6 +270,23 @@ class Holding:
 
     def ack_soon(self, room: Room[Any], raw_id: bytes, number: int) -> None:
         self.positions.put(room, raw_id, number)
+
+    async def bury(self, room: Room[Any], message: OwnedMessage[Any], reason: str, error: str, attempts: int) -> None:
+        await self.positions.flushed(room)
+        room.check()
+        word = await self.handover.set_aside(room, message, reason, error, attempts, read=self._reads)
+        if word.kind == "taken":
+            self.lose(room, word.holder)
+            raise AssignmentTaken(stream=room.name, holder=word.holder)
+        room.progressed(message.raw_id, message.number)
+
+    def unpacked(self, fields: list[bytes]) -> list[bytes] | None:
+        if len(fields) < 4 or fields[2] != self._only:
+            return fields
+        copy = open_copy(fields, self.settings.handler.prefix)
+        if copy is None:
+            return fields
+        return copy.fields if copy.only == self.member.group else None
 
     async def finish(self, room: Room[Any], *, delete: bool) -> None:
         tenure = self.by_name.get(room.name)

@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from headrace.completion import Completion
+from headrace.engines import Engine, Step
 from headrace.job import Job
 from headrace.member import Member
 from headrace.message import Delivery, Outcome, State, Way, Ways
@@ -46,6 +47,7 @@ class Intake:
         outbox: Outbox,
         link: Link,
         recorder: Recorder,
+        engine: Engine,
     ) -> None:
         self._ways = ways
         self._job = job
@@ -55,10 +57,12 @@ class Intake:
         self._outbox = outbox
         self._recorder = recorder
         self._residence_s = 1.0
+        self._make = engine.delivery
+        self._may_read_ahead = engine.reads_ahead and job.batch is None
         self.closed = False
-        self.completion: Completion | None = None
+        self.steps: list[Step] = engine.steps(self._stepped)
         if job.settings.once_ms is not None:
-            self.completion = Completion(member, link, passed=self._looked_up)
+            self.steps.append(Completion(member, link, passed=self._looked_up))
 
     # ── what the reader hands over ──
 
@@ -67,16 +71,16 @@ class Intake:
         if not entries:
             return
         now = time.monotonic()
-        held, take = self._slots.held, self._slots.take
+        held, take, make = self._slots.held, self._slots.take, self._make
         for entry in entries:
-            raw_id, fields, attempt, idle_ms = entry[0], entry[1], entry[2], entry[3]
-            if attempt == 1 and raw_id not in held and origin is Origin.NEW:
-                take(Delivery(self._ways, raw_id, fields, 1, 0, now))
+            raw_id, fields, count, idle_ms = entry[0], entry[1], entry[2], entry[3]
+            if count == 1 and raw_id not in held and origin is Origin.NEW:
+                take(make(self._ways, raw_id, fields, 1, 0, now))
             else:
-                self._accept_odd(entry, Delivery(self._ways, raw_id, fields, attempt, idle_ms, now), origin)
+                self._accept_odd(entry, make(self._ways, raw_id, fields, count, idle_ms, now), origin)
         self._recorder.count(origin.value, len(entries), **self._member.labels)
-        if self.completion is not None:
-            self._look_up(self.completion)
+        if self.steps:
+            self._begin_steps()
         if self.closed:
             self.release_queued()
         self._runners.wake()
@@ -86,7 +90,7 @@ class Intake:
         max_attempts = self._job.settings.max_attempts
         if self._is_mine(delivery):
             return
-        rescued = origin is Origin.RESCUED or (origin is Origin.NEW and delivery.attempt > 1)
+        rescued = origin is Origin.RESCUED or (origin is Origin.NEW and delivery.count > 1)
         if rescued:
             self._count_rescue(delivery, origin)
         if origin in (Origin.DUE, Origin.ALONE):
@@ -104,7 +108,7 @@ class Intake:
         """The same id is in this process already: take the new count, or hand it back while the old handler runs."""
         running = self._slots.held.get(delivery.raw_id)
         if running is not None:
-            running.retake(delivery.attempt, time.monotonic())
+            running.retake(delivery.count, time.monotonic())
             return True
         if delivery.raw_id in self._slots.zombies:
             self._end(delivery, Outcome(Way.RELEASE))
@@ -135,19 +139,26 @@ class Intake:
 
     def release_queued(self) -> None:
         """Hand back what was read and not started: at once, attempt not burnt."""
-        if self.completion is not None:
-            self._slots.queue.extend(self.completion.forget())
+        for step in self.steps:
+            self._slots.queue.extend(step.forget())
         while self._slots.queue:
             delivery = self._slots.queue.popleft()
             if delivery.state is State.READ:
                 self._outbox.put(delivery, Outcome(Way.RELEASE, after_ms=0))
 
-    # ── completion markers (SPEC 34) ──
+    # ── before a handler starts: its lock (SPEC 46), then its completion marker (SPEC 34) ──
 
-    def _look_up(self, completion: Completion) -> None:
-        """Nothing starts before its key was looked up."""
+    def _begin_steps(self) -> None:
+        """Nothing starts before the server was asked."""
         while self._slots.queue:
-            completion.ask(self._slots.queue.popleft())
+            self.steps[0].ask(self._slots.queue.popleft())
+
+    def _stepped(self, delivery: Delivery[Any]) -> None:
+        """It has its lock: one step further."""
+        if len(self.steps) > 1:
+            self.steps[1].ask(delivery)
+        else:
+            self._looked_up(delivery, done=False)
 
     def _looked_up(self, delivery: Delivery[Any], done: bool) -> None:
         """The answer: run it, or end it here as a duplicate."""
@@ -166,7 +177,7 @@ class Intake:
         self._residence_s += (seconds - self._residence_s) / 8
         # Handlers that never wait keep one or two runners busy: what they could gain is lost in smaller batches.
         waits = 2 * self._runners.busy >= self._job.concurrency
-        quick = self._residence_s < QUICK_S and waits and self._job.batch is None
+        quick = self._residence_s < QUICK_S and waits and self._may_read_ahead
         self._slots.ahead = min(self._slots.limit // AHEAD_SHARE, AHEAD_MOST) if quick else 0
 
     def stuck(self) -> None:

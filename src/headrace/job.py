@@ -18,6 +18,7 @@ from headrace.codec import Codec
 from headrace.config import HandlerSettings
 from headrace.errors import HandlerRefused
 from headrace.message import Delivery, SyncDelivery
+from headrace.partitions import Partitions
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +34,7 @@ class Job:
     payload: str  # name of the parameter that takes the payload, or the list of deliveries of a batch handler
     delivery: str | None  # name of the parameter that takes the delivery
     wants: Mapping[str, type]
+    partitions: Partitions | None = None  # the stream is one of these, and their handlers share the concurrency
 
     @property
     def name(self) -> str:
@@ -47,7 +49,8 @@ class Job:
         """How many calls run at once: what the user said, else by the kind of handler."""
         if self.batch is not None and self.settings.concurrency is None:
             return 1
-        return self.settings.slots(is_async=self.is_async)
+        wanted = self.settings.slots(is_async=self.is_async)
+        return wanted if self.partitions is None else -(-wanted // self.partitions.count)
 
     @property
     def slots(self) -> int:

@@ -16,6 +16,7 @@ import time
 from collections.abc import Coroutine, Mapping
 from typing import Any
 
+from headrace.engines import engine_for
 from headrace.executor import Executor
 from headrace.gate import Gate
 from headrace.groups import Groups
@@ -29,12 +30,10 @@ from headrace.message import Delivery, Outcome, State
 from headrace.outbox import Outbox
 from headrace.reader import Reader
 from headrace.recorder import Recorder
-from headrace.redis import replies, scripts
+from headrace.redis import capabilities, replies, scripts
 from headrace.redis.calls import Call, Word
 from headrace.redis.capabilities import Capabilities
 from headrace.redis.connect import Server
-from headrace.redis.endings import Endings
-from headrace.rescuer import Rescuer
 from headrace.runners import Runners
 from headrace.slots import Slots
 from headrace.waiting import Waiting
@@ -48,7 +47,7 @@ class Lane:
         job: Job,
         member: Member,
         server: Server,
-        capabilities: Capabilities,
+        can: Capabilities,
         *,
         gate: Gate,
         marks: Marks,
@@ -61,8 +60,9 @@ class Lane:
         self.slots = Slots(job.slots)
         self.gate = gate
         gate.watch(self.slots)
-        self.read_link = server.link(f"headrace:{member.owner}:read")
-        self.out_link = server.link(f"headrace:{member.owner}:out")
+        self.read_link = server.link(f"headrace:{member.owner}:read", at=member.stream)
+        self.out_link = server.link(f"headrace:{member.owner}:out", at=member.stream)
+        self.engine = engine_for(job, member, self.out_link, can, recorder, slots=self.slots, lost=self.lost)
         self.outbox = Outbox(
             member,
             self.out_link,
@@ -71,7 +71,7 @@ class Lane:
             marks=marks,
             freed=self._freed,
             handled_in=self._handled_in,
-            endings=Endings(member, delete=_delete_mode(job, capabilities)),
+            endings=self.engine.endings,
         )
         self.executor = Executor(
             job,
@@ -90,8 +90,9 @@ class Lane:
             batch=job.batch,
             batch_wait_ms=job.settings.batch_wait_ms,
         )
-        self.intake = Intake(self, job, member, self.slots, self.runners, self.outbox, self.out_link, recorder)
-        self.rescuer = Rescuer(member, recorder, native=capabilities.claim)
+        self.intake = Intake(
+            self, job, member, self.slots, self.runners, self.outbox, self.out_link, recorder, self.engine
+        )
         self.groups = Groups(member, self.out_link, recorder)
         self.janitor = Janitor(member, self.out_link, recorder, in_flight=lambda: len(self.slots.held))
         self.reader = Reader(
@@ -102,11 +103,12 @@ class Lane:
             recorder,
             acks=self.outbox,
             due=Waiting(member, recorder),
-            rescue=self.rescuer,
+            rescue=self.engine.rescue,
             accept=self.intake.accept,
             regroup=self.groups.again,
             stuck=self.intake.stuck,
-            native=capabilities.claim,
+            learn=self._learn,
+            native=self.engine.native,
         )
         self._warned_lease = 0
 
@@ -152,6 +154,12 @@ class Lane:
             member.fixed,
         )
 
+    async def _learn(self) -> bool:
+        """Another server may answer now: ask again what it can do. Answers whether the read itself takes over."""
+        can = capabilities.judge(await self.read_link.pipe(capabilities.probe(self.member.keys)))
+        self.engine.learn(can)
+        return self.engine.native
+
     # ── what the lifeline tells, on the loop ──
 
     def strand(self, failed: Any) -> Strand:
@@ -164,6 +172,7 @@ class Lane:
             lease=self.heard_lease,
             failed=failed,
             join=self.join_call(),
+            renew=self.engine.renew,
         )
 
     def lost(self, delivery: Delivery[Any], word: Word) -> None:
@@ -187,7 +196,7 @@ class Lane:
     def heard_lease(self, lease_ms: int) -> None:
         """The group's longest lease: rescue goes by it (SPEC 7b)."""
         own_ms = self.job.settings.lease_ms
-        self.rescuer.lease_ms = max(lease_ms, own_ms)
+        self.engine.heard_lease(max(lease_ms, own_ms))
         if lease_ms > own_ms and lease_ms != self._warned_lease:
             self._warned_lease = lease_ms
             log.warning(
@@ -199,10 +208,12 @@ class Lane:
 
     def loops(self) -> list[Coroutine[Any, Any, None]]:
         """What has to run for this lane, beside its handlers: the reader last, so that everything is ready for it."""
-        found = [self.outbox.run(), self.janitor.run()]
-        if self.intake.completion is not None:
-            found.append(self.intake.completion.run())
-        return found
+        return [
+            self.outbox.run(),
+            self.janitor.run(),
+            *(step.run() for step in self.intake.steps),
+            *self.engine.loops(),
+        ]
 
     def stop_taking(self) -> None:
         """Nothing is read or started any more; what was read and not started goes back."""
@@ -225,9 +236,3 @@ class Lane:
     def _freed(self) -> None:
         self.reader.freed()
         self.gate.nudge()
-
-
-def _delete_mode(job: Job, capabilities: Capabilities) -> scripts.Delete:
-    if not job.settings.delete_on_ack:
-        return "no"
-    return "acked" if capabilities.ackdel else "sole"

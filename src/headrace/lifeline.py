@@ -49,6 +49,7 @@ class Strand:
     lease: Callable[[int], None]  # told the group's longest lease
     failed: Callable[[BaseException], None]
     join: Call[replies.Joined]  # enters the owner again when its entry vanished
+    renew: Callable[[Sequence[tuple[bytes, int]]], Call[list[Word]]]  # keeps deliveries given as (id, count) alive
     stay_at: float = 0.0
 
 
@@ -81,8 +82,8 @@ class Lifeline:
         self._failing = False
 
     @property
-    def client_id(self) -> int:
-        return self._link.client_id
+    def client_ids(self) -> list[int]:
+        return self._link.client_ids
 
     def start(self) -> None:
         self._thread.start()
@@ -107,23 +108,25 @@ class Lifeline:
                 self._tell(now)
             if self._is_stalled(now):
                 continue
-            try:
-                self._look(now)
-                self._failing = False
-            except HeadraceError as error:
-                self._report(error)
+            failed: HeadraceError | None = None
+            for strand in self._strands:
+                try:
+                    self._look(strand, now)
+                except HeadraceError as error:  # another strand's server may well be there
+                    failed = error
+                    self._report(error)
+            self._failing = failed is not None
 
-    def _look(self, now: float) -> None:
-        for strand in self._strands:
-            settings = strand.member.settings
-            due = strand.slots.renewable(now - settings.renew_ms / 1000)
-            for at in range(0, len(due), CHUNK):
-                self._renew(strand, due[at : at + CHUNK])
-            if now - self._pulse.at > self._blocked_s / 2:
-                self._renew_unseen(strand)
-            if now >= strand.stay_at:
-                self._stay(strand)
-                strand.stay_at = now + settings.renew_ms / 1000
+    def _look(self, strand: Strand, now: float) -> None:
+        settings = strand.member.settings
+        due = strand.slots.renewable(now - settings.renew_ms / 1000)
+        for at in range(0, len(due), CHUNK):
+            self._renew(strand, due[at : at + CHUNK])
+        if now - self._pulse.at > self._blocked_s / 2:
+            self._renew_unseen(strand)
+        if now >= strand.stay_at:
+            self._stay(strand)
+            strand.stay_at = now + settings.renew_ms / 1000
 
     def _renew_unseen(self, strand: Strand) -> None:
         """The loop stands still: what the server has sent and nobody has read yet is renewed by the owner's name."""
@@ -136,9 +139,9 @@ class Lifeline:
 
     def _renew(self, strand: Strand, chunk: list[Delivery[Any]]) -> None:
         member = strand.member
-        pairs = [(held.raw_id, held.attempt) for held in chunk]
+        pairs = [(held.raw_id, held.count) for held in chunk]
         begun = time.monotonic()
-        words = self._link.call(scripts.renew(member.keys, member.group, member.owner, pairs))
+        words = self._link.call(strand.renew(pairs))
         renewed = 0
         for held, word in zip(chunk, words, strict=True):
             if word.kind == "ok":

@@ -118,11 +118,13 @@ class Delivery(Generic[T]):
     """
 
     __slots__ = (
-        "_attempt",
         "_fields",
+        "_original_id",
         "_waiter",
         "_ways",
         "alone",
+        "count",
+        "earlier",
         "fate",
         "idle_ms",
         "level",
@@ -137,11 +139,13 @@ class Delivery(Generic[T]):
 
     payload: T
 
-    def __init__(self, ways: Ways, raw_id: bytes, fields: list[bytes], attempt: int, idle_ms: int, now: float) -> None:
+    def __init__(self, ways: Ways, raw_id: bytes, fields: list[bytes], count: int, idle_ms: int, now: float) -> None:
         self._ways = ways
         self.raw_id = raw_id
         self._fields = fields
-        self._attempt = attempt
+        self.count = count  # the server's delivery count: with the owner it is the fence
+        self.earlier = 0  # attempts under other ids, before this copy was made (recovery by requeue)
+        self._original_id = ""
         self.idle_ms = idle_ms
         self.read_at = now
         self.renewed_at = now
@@ -174,7 +178,12 @@ class Delivery(Generic[T]):
     @property
     def attempt(self) -> int:
         """How often a handler was started for this message, this time included."""
-        return self._attempt
+        return self.count + self.earlier
+
+    @property
+    def original_id(self) -> str:
+        """The id under which the message was added first. Differs from ``id`` in a copy (recovery by requeue)."""
+        return self._original_id or self.id
 
     @property
     def raw_fields(self) -> list[bytes]:
@@ -196,7 +205,7 @@ class Delivery(Generic[T]):
     @property
     def once_key(self) -> str:
         """What a completion marker is named after: the key the message was added with, else its id."""
-        return self.key or self.id
+        return self.key or self.original_id
 
     @property
     def headers(self) -> dict[str, str]:
@@ -220,7 +229,7 @@ class Delivery(Generic[T]):
 
     def __repr__(self) -> str:
         where = f"{self.stream!r}/{self.group!r}"
-        return f"<Delivery {self.id} of {where}, attempt {self._attempt}, {self.state.name.lower()}>"
+        return f"<Delivery {self.id} of {where}, attempt {self.attempt}, {self.state.name.lower()}>"
 
     # ── how it ends ──
 
@@ -247,9 +256,15 @@ class Delivery(Generic[T]):
         """A replayed copy: from here on it shows the fields of the original."""
         self._fields = fields
 
-    def retake(self, attempt: int, now: float) -> None:
+    def restore_requeued(self, fields: list[bytes], retries: int, original_id: str) -> None:
+        """A requeued copy: the same, and it counts as one more attempt at the message it was made of."""
+        self._fields = fields
+        self.earlier = retries
+        self._original_id = original_id
+
+    def retake(self, count: int, now: float) -> None:
         """The server handed me my own running entry again: the fence moves on to the new count (DESIGN 4b)."""
-        self._attempt = attempt
+        self.count = count
         self.renewed_at = now
 
     def lose(self) -> None:

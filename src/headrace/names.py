@@ -7,6 +7,9 @@ derives from it lives in the stream's slot, and no two streams, kinds, groups or
     orders            {orders}:hr:<kind>:<rest>        {orders}:dlq
     shop:{eu}:orders  shop:{eu}:orders:hr:<kind>:...   shop:{eu}:orders:dlq
 
+The requeue strategy's locks are named as the founding RFC has them, because other clients look for them there:
+lock:{orders}:<id>, and lock:shop:{eu}:orders:<id>. An id holds no colon, so cutting at the last one gives it back.
+
 A stream name never holds ":hr:", so cutting an own key there gives the stream back. The kind is one of a few
 words without a colon. Where a group and a key follow, the group's length in bytes comes first, because both
 may hold colons. A dead-letter stream is a stream like any other: a handler may read `{orders}:dlq`, and
@@ -16,6 +19,7 @@ what that handler buries goes to `{orders}:dlq:dlq`.
 from __future__ import annotations
 
 import os
+import re
 import secrets
 import socket
 from collections.abc import Mapping
@@ -28,8 +32,12 @@ WAITING_SUFFIX = "~wait"  # the group in whose pending list a group's retries wa
 OWN_MARK = ":hr:"  # in every key of ours
 DEAD_LETTERS_SUFFIX = ":dlq"
 NAME_LIMIT_BYTES = 512  # stream and group names and idempotency keys, in UTF-8
+LOCK_MARK = "lock:"  # the requeue strategy's locks begin with it
+RETRY_OWNER = "~retry"  # holds what a handler failed with until it is requeued (leave.lua)
+RELEASE_OWNER = "~release"  # the same for what was handed back: the attempt does not count
 OWNER_LIMIT_BYTES = 256
 OWNER_PREFIX_LIMIT = 100  # characters kept of a pod or host name
+_ID = re.compile(r"[0-9]{1,20}-[0-9]{1,20}", re.ASCII)
 OWNER_VARIABLES = ("HEADRACE_OWNER", "POD_NAME", "HOSTNAME")
 
 
@@ -161,13 +169,31 @@ class Keys:
         """String: the smallest id not finished, from which a vanished group resumes (SPEC 3)."""
         return f"{self.prefix}{OWN_MARK}floor:{group}"
 
+    def lock(self, id_: str) -> str:
+        """String: who works on a message of a handler that recovers by requeue (SPEC 46)."""
+        return f"{LOCK_MARK}{self.prefix}:{id_}"
+
+    def locked_id(self, key: str) -> str | None:
+        """The id a lock of this stream is for; None if the key is something else."""
+        head, _, id_ = key.rpartition(":")
+        return id_ if head == LOCK_MARK + self.prefix and _ID.fullmatch(id_) else None
+
     def once(self, group: str, key: str) -> str:
         """String: completion marker of one key in one group (SPEC 34)."""
         return f"{self.prefix}{OWN_MARK}once:{len(group.encode())}:{group}:{key}"
 
+    def batch_mark(self, group: str, token: str) -> str:
+        """String: the last batch that a Spark query has claimed in one group, and its last page."""
+        return f"{self.prefix}{OWN_MARK}batch:{len(group.encode())}:{group}:{token}"
+
     def added(self, key: str) -> str:
         """String: id under which one idempotency key was added (SPEC 35)."""
         return f"{self.prefix}{OWN_MARK}added:{key}"
+
+    @property
+    def partitions(self) -> str:
+        """String: into how many partitions the stream is cut (SPEC 51)."""
+        return f"{self.prefix}{OWN_MARK}partitions"
 
     @property
     def names(self) -> str:
@@ -187,6 +213,21 @@ def keys_of(stream: str) -> Keys:
     """Check a stream name and give the names derived from it."""
     check_stream(stream)
     return Keys(stream, stream if "{" in stream else "{" + stream + "}")
+
+
+def partition_name(stream: str, number: int) -> str:
+    """The stream that is one partition of another. Without a tag, so that each has a slot of its own."""
+    return f"{stream}:part:{number}"
+
+
+def partition_assignments(stream: str) -> str:
+    """The announcement stream through which the partitions of a stream are owned."""
+    return f"{stream}:parts"
+
+
+def claim_key(space: str, key: str) -> str:
+    """String: who holds one key of a deduplicating pipeline. In no stream's slot: a claim stands for itself."""
+    return f"{space}{OWN_MARK}claim:{key}"
 
 
 # ── slots ────────────────────────────────────────────────────────────────────────────────────────────

@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from headrace.errors import EffectRefused, HeadraceError, Verdict, classify
+from headrace.errors import CommandRefused, EffectRefused, HeadraceError, MissingRight, Verdict, classify
 from headrace.marks import Marks
 from headrace.member import Member
 from headrace.message import ACK, Delivery, Outcome, State, Way
@@ -33,6 +33,7 @@ from headrace.slots import Slots
 log = logging.getLogger("headrace")
 
 PIPE_LIMIT = 200  # outcomes other than plain acks in one write
+LEARNING = 5  # tries until the reader must have learnt what a new server can do
 ACK_LIMIT = 500  # pairs in one ack script: keeps the script under a few milliseconds
 
 
@@ -133,20 +134,22 @@ class Outbox:
 
     async def run(self) -> None:
         """Send until cancelled. Raises only what nobody can help (a missing right, a wrong type)."""
-        tries = 0
+        tries, epoch = 0, 0
         while True:
             await self._work.wait()
             self._work.clear()
             await asyncio.sleep(0)  # whatever else finishes in this turn of the loop goes along
             try:
                 await self.flush()
-                tries = 0
+                tries, epoch = 0, self._link.epoch
             except HeadraceError as error:
-                if classify(error) is Verdict.FATAL:
+                # A server that took over may lack a command or a right: the reader learns it, and another way is gone.
+                other = isinstance(error, (CommandRefused, MissingRight)) and self._link.epoch != epoch
+                if classify(error) is Verdict.FATAL and not (other and tries < LEARNING):
                     raise
                 if tries == 0:
                     log.warning("outcome.delayed stream=%s: %s", self._member.stream, error)
-                await asyncio.sleep(reconnect_delay_ms(tries, random.random()) / 1000)
+                await asyncio.sleep(reconnect_delay_ms(tries, random.random(), may_move=self._link.may_move) / 1000)
                 tries += 1
                 self._work.set()
 
@@ -208,6 +211,8 @@ class Outbox:
     def _refused(self, delivery: Delivery[Any], outcome: Outcome, word: Word) -> None:
         labels = self._member.labels
         self._recorder.count("refused_total", 1, outcome=outcome.way.value, **labels)
+        if outcome.way is Way.ACK:
+            self._recorder.count("recovery_duplicate_ack_total", 1, **labels)
         log.warning(
             "outcome.refused stream=%s group=%s id=%s attempt=%d outcome=%s holder=%s",
             *(

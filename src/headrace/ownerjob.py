@@ -11,6 +11,7 @@ from headrace.config import CONCURRENCY_LIMIT, HandlerSettings
 from headrace.errors import HandlerRefused
 from headrace.job import make_job
 from headrace.options import refuse_unknown, truth, whole_number
+from headrace.partitions import Partitions
 from headrace.room import Room
 
 OWNED_MOST: Final = 10_000  # assignments in one process
@@ -57,6 +58,7 @@ class OwnerJob:
     settings: OwnerSettings
     codec: Codec[Any]  # of the data streams' messages
     wants: Mapping[str, type]
+    partitions: Partitions | None = None  # announced by the worker itself
 
     @property
     def name(self) -> str:

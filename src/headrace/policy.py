@@ -26,6 +26,7 @@ CRASH_FIRST_MS = 1_000  # a message that killed its process twice may kill a thi
 CRASH_CAP_MS = 60_000
 RECONNECT_FIRST_MS = 100  # SPEC 20
 RECONNECT_CAP_MS = 30_000
+MOVING_CAP_MS = 1_000
 RECONNECT_JITTER = 0.5
 SPREAD = 0.1  # timers of many workers drift apart by this share
 
@@ -110,9 +111,12 @@ def crash_delay_ms(attempt: int, max_attempts: int) -> int:
     return max(delay_ms, CRASH_FIRST_MS) if attempt + 1 == max_attempts else delay_ms
 
 
-def reconnect_delay_ms(tries: int, rand: float) -> int:
-    """Return the wait before connection attempt number `tries` (1-based): 100 ms doubling to 30 s."""
-    full = _doubling(RECONNECT_FIRST_MS, tries, RECONNECT_CAP_MS)
+def reconnect_delay_ms(tries: int, rand: float, *, may_move: bool = False) -> int:
+    """Return the wait before connection attempt number `tries` (1-based): 100 ms doubling to 30 s.
+
+    Where another server may take over (Sentinel, Cluster) to 1 s only: it does so within seconds.
+    """
+    full = _doubling(RECONNECT_FIRST_MS, tries, MOVING_CAP_MS if may_move else RECONNECT_CAP_MS)
     return round(full * (1.0 - RECONNECT_JITTER * (1.0 - rand)))
 
 

@@ -51,14 +51,14 @@ class Addition:
 
 
 class Producer:
-    """Adds for one event loop, over one link for plain adds and one for those that wait for durability."""
+    """Adds for one event loop, over one link for plain adds, one for many at once and one for those that wait."""
 
     def __init__(self, server: Server, recorder: Recorder) -> None:
-        self._link = server.link("headrace:producer")
-        self._durable = server.link("headrace:producer:durable")
+        self._server = server
         self._recorder = recorder
-        self._queue: list[tuple[Addition, asyncio.Future[Added]]] = []
-        self._sender: asyncio.Task[None] | None = None
+        # One of each for every shard of a cluster: one that is away holds up no other.
+        self._senders: dict[object, Sender] = {}
+        self._links: dict[tuple[object, str], Link] = {}
 
     async def add(self, addition: Addition, durability: Durability = "received") -> Added:
         """Add one message. Raises Unavailable (unknown) without a key, DurabilityUnmet when not confirmed."""
@@ -73,7 +73,7 @@ class Producer:
                     raise
                 if isinstance(error, DurabilityUnmet):
                     raise
-            await asyncio.sleep(reconnect_delay_ms(tries, random.random()) / 1000)
+            await asyncio.sleep(reconnect_delay_ms(tries, random.random(), may_move=self._server.route.moves) / 1000)
             tries += 1
 
     async def add_many(self, additions: Sequence[Addition]) -> list[Added]:
@@ -82,7 +82,8 @@ class Producer:
         for at in range(0, len(additions), PIPE_LIMIT):
             chunk = additions[at : at + PIPE_LIMIT]
             try:
-                answers = await self._link.pipe([addition.call() for addition in chunk])
+                link = self._link_to(chunk[0], "many")
+                answers = await link.pipe([addition.call() for addition in chunk])
             except Unavailable as error:
                 results += [None] * (len(additions) - len(results))
                 raise AddUnknown(results=results) from error
@@ -98,28 +99,91 @@ class Producer:
         return [result for result in results if result is not None]
 
     async def close(self) -> None:
-        if self._sender is not None:
-            self._sender.cancel()
-            await asyncio.gather(self._sender, return_exceptions=True)
-            self._sender = None
-        await self._link.close()
-        await self._durable.close()
+        for sender in self._senders.values():
+            await sender.close()
+        self._senders.clear()
+        for link in self._links.values():
+            await link.close()
+        self._links.clear()
 
     # ── one try ──
+
+    def _link_to(self, addition: Addition, kind: str) -> Link:
+        shard = (self._server.place(addition.keys.stream), kind)
+        link = self._links.get(shard)
+        if link is None:
+            link = self._links[shard] = self._server.link(f"headrace:producer:{kind}")
+        return link
 
     async def _once(self, addition: Addition, durability: Durability) -> Added:
         if durability != "received":
             return await self._confirmed(addition, durability)
-        answer: asyncio.Future[Added] = asyncio.get_running_loop().create_future()
+        shard = self._server.place(addition.keys.stream)
+        sender = self._senders.get(shard)
+        if sender is None:
+            sender = self._senders[shard] = Sender(self._server.link("headrace:producer"))
+        answer = await sender.add(addition)
+        if isinstance(answer, HeadraceError):
+            self._recorder.count("add_unknown_total", 1, stream=addition.keys.stream)
+            raise answer
+        return self._counted(addition, answer)
+
+    async def _confirmed(self, addition: Addition, durability: Durability) -> Added:
+        """Add and wait, in one write on one connection: WAIT speaks of what that connection wrote."""
+        confirm = commands.on_disk(CONFIRM_MS) if durability == "disk" else commands.replicated(CONFIRM_MS)
+        link = self._link_to(addition, "durable")
+        answers = await link.pipe([addition.call(), confirm], wait_ms=CONFIRM_MS)
+        if isinstance(answers[0], HeadraceError):
+            raise answers[0]
+        added = self._counted(addition, answers[0])
+        if answers[1] is True or (durability == "disk" and await self._always_on_disk(link, addition)):
+            return added
+        raise DurabilityUnmet(id=added.id, wanted="on disk" if durability == "disk" else "on a replica")
+
+    async def _always_on_disk(self, link: Link, addition: Addition) -> bool:
+        """Servers before 7.2 cannot be asked, but with appendfsync always every answer means: on disk."""
+        try:
+            return await link.call(commands.appendfsync().aimed(addition.keys.stream)) == "always"
+        except HeadraceError:
+            return False
+
+    def _counted(self, addition: Addition, answer: replies.Added) -> Added:
+        name = "added_total" if answer.first else "add_duplicate_total"
+        self._recorder.count(name, 1, stream=addition.keys.stream)
+        return Added(answer.id, answer.first)
+
+
+Answer = replies.Added | HeadraceError
+
+
+class Sender:
+    """Adds to one shard: those that come while a write is on its way go together with the next."""
+
+    def __init__(self, link: Link) -> None:
+        self._link = link
+        self._queue: list[tuple[Addition, asyncio.Future[Answer]]] = []
+        self._task: asyncio.Task[None] | None = None
+
+    async def add(self, addition: Addition) -> Answer:
+        """The server's answer, or the error in its place."""
+        answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         self._queue.append((addition, answer))
-        if self._sender is None or self._sender.done():
-            self._sender = asyncio.get_running_loop().create_task(self._send(), name="headrace producer")
+        if self._task is None or self._task.done():
+            self._task = asyncio.get_running_loop().create_task(self._send(), name="headrace producer")
         return await answer
+
+    async def close(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+            self._task = None
+        await self._link.close()
 
     async def _send(self) -> None:
         """Send what is queued, and what is queued meanwhile, until nothing is left."""
         while self._queue:
             batch, self._queue = self._queue[:PIPE_LIMIT], self._queue[PIPE_LIMIT:]
+            answers: list[Answer]
             try:
                 answers = await self._link.pipe([addition.call() for addition, _ in batch])
             except HeadraceError as error:
@@ -128,34 +192,6 @@ class Producer:
                 for _, future in batch:
                     future.cancel()
                 raise
-            for (addition, future), answer in zip(batch, answers, strict=True):
-                if future.done():
-                    continue
-                if isinstance(answer, HeadraceError):
-                    self._recorder.count("add_unknown_total", 1, stream=addition.keys.stream)
-                    future.set_exception(answer)
-                else:
-                    future.set_result(self._counted(addition, answer))
-
-    async def _confirmed(self, addition: Addition, durability: Durability) -> Added:
-        """Add and wait, in one write on one connection: WAIT speaks of what that connection wrote."""
-        confirm = commands.on_disk(CONFIRM_MS) if durability == "disk" else commands.replicated(CONFIRM_MS)
-        answers = await self._durable.pipe([addition.call(), confirm], wait_ms=CONFIRM_MS)
-        if isinstance(answers[0], HeadraceError):
-            raise answers[0]
-        added = self._counted(addition, answers[0])
-        if answers[1] is True or (durability == "disk" and await self._always_on_disk(self._durable)):
-            return added
-        raise DurabilityUnmet(id=added.id, wanted="on disk" if durability == "disk" else "on a replica")
-
-    async def _always_on_disk(self, link: Link) -> bool:
-        """Servers before 7.2 cannot be asked, but with appendfsync always every answer means: on disk."""
-        try:
-            return await link.call(commands.appendfsync()) == "always"
-        except HeadraceError:
-            return False
-
-    def _counted(self, addition: Addition, answer: replies.Added) -> Added:
-        name = "added_total" if answer.first else "add_duplicate_total"
-        self._recorder.count(name, 1, stream=addition.keys.stream)
-        return Added(answer.id, answer.first)
+            for (_, future), answer in zip(batch, answers, strict=True):
+                if not future.done():
+                    future.set_result(answer)

@@ -22,7 +22,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from enum import Enum
 from typing import Any, Protocol
 
-from headrace.errors import HeadraceError, MissingRight, NoGroup, Verdict, classify
+from headrace.errors import CommandRefused, HeadraceError, MissingRight, NoGroup, Verdict, classify
 from headrace.gate import Gate
 from headrace.member import Member
 from headrace.message import Delivery
@@ -103,6 +103,7 @@ class Reader:
         accept: Accept,
         regroup: Callable[[], Awaitable[None]],
         stuck: Callable[[], None],
+        learn: Callable[[], Awaitable[bool]],
         native: bool,
     ) -> None:
         self._member = member
@@ -116,12 +117,14 @@ class Reader:
         self._accept = accept
         self._regroup = regroup
         self._stuck = stuck
+        self._learn = learn
         self._native = native
+        self._learnt = 1  # the connection that `native` speaks of, by its epoch
         self._changed = asyncio.Event()
         self._drained = False
         self._groupless = False  # the server said NOGROUP
         self._reconcile_at = math.inf  # an answer did not arrive whole: I may hold what I never saw
-        self._old_client = 0
+        self._old_client: tuple[object, int] = (None, 0)  # server and id of a connection that may still be read for
         self.blocked = False
         self.stopping = False
 
@@ -143,6 +146,10 @@ class Reader:
                 tries = 0
             except NoGroup:
                 self._groupless = True
+            except (CommandRefused, MissingRight):
+                if self._learnt == self._link.epoch:
+                    raise
+                # Another server answered than the one that was asked what it can do: ask that one.
             except HeadraceError as error:
                 self._acks.carried(by_reader=False)
                 self._recorder.count("server_error_total", 1, role="reader", error=type(error).__name__)
@@ -150,7 +157,7 @@ class Reader:
                     raise
                 if tries in (0, 5) or tries % 20 == 0:
                     log.warning("reader.waits stream=%s tries=%d: %s", self._member.stream, tries + 1, error)
-                await self._pause(reconnect_delay_ms(tries, random.random()) / 1000)
+                await self._pause(reconnect_delay_ms(tries, random.random(), may_move=self._link.may_move) / 1000)
                 tries += 1
         self._acks.carried(by_reader=False)
 
@@ -185,6 +192,10 @@ class Reader:
             await self._link.open()
             if self._link.epoch > 1:
                 self._recorder.count("reconnected_total", 1, role="reader")
+        if self._link.epoch != self._learnt:
+            epoch = self._link.epoch
+            self._native = await self._learn()
+            self._learnt = epoch
         self._rescue.seen(self._link, 0.0)
         now = time.monotonic()
         if self._reconcile_at <= now and self._slots.free > 0:
@@ -292,15 +303,15 @@ class Reader:
 
     def _mistrust(self) -> None:
         self._reconcile_at = 0.0
-        self._old_client = self._link.client_id
+        self._old_client = (self._link.node, self._link.client_id)
         self._drained = False
 
     async def _reconcile(self) -> None:
         """Ask for what the server says I hold and I do not know: body and count unchanged, no attempt burnt."""
         member = self._member
         # The old connection may still be blocked on the server and be given something after we asked.
-        sure = not self._old_client or await self._killed(self._old_client)
-        self._old_client = 0
+        sure = await self._killed(*self._old_client)
+        self._old_client = (None, 0)
         known = list(self._slots.held)
         found = await self._link.call(scripts.mine(member.keys, member.group, member.owner, self._slots.free, known))
         self._reconcile_at = math.inf if sure else time.monotonic() + LOOK_AGAIN_S
@@ -309,8 +320,9 @@ class Reader:
             log.error("message.trimmed stream=%s group=%s ids=%s", *member.labels.values(), found.trimmed)
         self._accept(found.taken, Origin.FOUND)
 
-    async def _killed(self, client_id: int) -> bool:
-        if client_id == self._link.client_id:
+    async def _killed(self, node: object, client_id: int) -> bool:
+        # On another server the number is somebody else's, and the old server serves the stream no more.
+        if not client_id or node != self._link.node or client_id == self._link.client_id:
             return True
         try:
             await self._link.call(commands.kill(client_id))

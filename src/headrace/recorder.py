@@ -70,7 +70,7 @@ NAMES: dict[str, Metric] = {
     "recovery_keyspace_requeued_total": Metric("counter", "Messages requeued after a keyspace hint"),
     "recovery_scan_requeued_total": Metric("counter", "Messages recovered by a scan"),
     "recovery_scan_skipped_alive_total": Metric("counter", "Messages a scan left to their live owner"),
-    "recovery_duplicate_ack_total": Metric("counter", "Acks of messages that were done already"),
+    "recovery_duplicate_ack_total": Metric("counter", "Acks of messages that were done or recovered already"),
     "recovery_dlq_total": Metric("counter", "Messages that recovery sent to the dead letters"),
     "recovery_scan_duration_seconds": Metric("histogram", "How long one recovery scan took"),
 }

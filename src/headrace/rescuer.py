@@ -31,7 +31,7 @@ class Rescuer:
     def __init__(self, member: Member, recorder: Recorder, *, native: bool) -> None:
         self._member = member
         self._recorder = recorder
-        self._native = native
+        self.native = native  # the reads take over too, so this scan is rare
         self.lease_ms = member.settings.lease_ms  # the group's longest lease, kept right by the lifeline (SPEC 7b)
         self._cursor = "-"
         self._next_at = time.monotonic() + self._interval_s()
@@ -100,5 +100,5 @@ class Rescuer:
 
     def _interval_s(self) -> float:
         lease_ms = self._member.settings.lease_ms
-        ms = max(int(RARE_S * 1000), 3 * lease_ms) if self._native else lease_ms // 4
+        ms = max(int(RARE_S * 1000), 3 * lease_ms) if self.native else lease_ms // 4
         return spread(ms, random.random()) / 1000

@@ -25,12 +25,13 @@ T = TypeVar("T")
 class OwnedMessage(Generic[T]):
     """One message of an owned stream."""
 
-    __slots__ = ("_decode", "_payload", "fields", "number", "raw_id")
+    __slots__ = ("_decode", "_payload", "fields", "foreign", "number", "raw_id")
 
     def __init__(self, raw_id: bytes, fields: list[bytes], number: int, decode: Callable[[Sequence[bytes]], T]) -> None:
         self.raw_id = raw_id
         self.fields = fields  # names and values in turn, as they are in the stream
         self.number = number  # since the takeover, from 1
+        self.foreign = False  # a replayed copy for another group: passed over
         self._decode = decode
         self._payload: list[T] = []
 
@@ -75,6 +76,12 @@ class RoomWays(Protocol):
     async def begin(self, room: Room[Any]) -> None: ...
     async def ack(self, room: Room[Any], raw_id: bytes, number: int) -> None: ...
     def ack_soon(self, room: Room[Any], raw_id: bytes, number: int) -> None: ...
+    async def bury(self, room: Room[Any], message: OwnedMessage[Any], reason: str, error: str, attempts: int) -> None:
+        """To the dead letters of the stream, and the position past it."""
+
+    def unpacked(self, fields: list[bytes]) -> list[bytes] | None:
+        """The fields of a message as they were added; None for a replayed copy that is for another group."""
+
     async def finish(self, room: Room[Any], *, delete: bool) -> None: ...
     def hungry(self, room: Room[Any]) -> None: ...
 
@@ -161,8 +168,10 @@ class Room(Generic[T]):
                 await self._changed.wait()
             elif self._given == 0 and not self.begun:
                 await self._ways.begin(self)  # noted before the first message only: later crashes show in the next try
+            elif (message := self._next()).foreign:
+                await self.ack(message)
             else:
-                return self._next()
+                return message
 
     def _next(self) -> OwnedMessage[T]:
         message = self._queue.popleft()
@@ -176,19 +185,31 @@ class Room(Generic[T]):
 
     async def ack(self, message: OwnedMessage[T]) -> None:
         """This message and all before it are done. Raises AssignmentTaken if another owner has the room."""
-        self._check_open()
+        self._check_owned()
         await self._ways.ack(self, message.raw_id, message.number)
 
     def ack_soon(self, message: OwnedMessage[T]) -> None:
         """The same without waiting for the answer, for streams that must be quick. Acks on their way are gathered, and
         answered before the room is left; if one is refused, the next message raises AssignmentTaken."""
-        self._check_open()
+        self._check_owned()
         self._ways.ack_soon(self, message.raw_id, message.number)
 
-    def _check_open(self) -> None:
-        self.check()
-        if self.ended:
-            raise NotOwned(f"{self.name} was finished or handed back here: nothing can be acknowledged any more")
+    async def bury(self, message: OwnedMessage[T], reason: str, *, error: str = "", attempts: int = 1) -> None:
+        """Never again: to the dead letters of the stream, all before it is done. Replayed, it comes again at the end.
+
+        One step on the server, fenced as an ack is.
+        """
+        self._check_owned()
+        await self._ways.bury(self, message, reason, error, attempts)
+
+    async def note_try(self) -> None:
+        """The message at hand is tried once more: counted on the server, so that it survives this process."""
+        self._check_owned()
+        await self._ways.begin(self)
+
+    def forget_try(self) -> None:
+        """What was noted stays counted when the room is handed back now: no handler is at work."""
+        self.begun = False
 
     async def finish(self, *, delete: bool = True) -> None:
         """The stream is at its end: mark it done, delete its data unless told to keep it, end the announcement."""
@@ -196,9 +217,27 @@ class Room(Generic[T]):
         if not self.ended:
             await self._ways.finish(self, delete=delete)
 
+    def _check_owned(self) -> None:
+        self.check()
+        if self.ended:
+            raise NotOwned(f"{self.name} was finished or handed back here: nothing can be acknowledged any more")
+
     def check(self) -> None:
         if self.is_lost:
             raise AssignmentTaken(stream=self.name, holder=self.holder)
+
+    async def pause(self, seconds: float) -> bool:
+        """Wait, for the next attempt at a message. False: the room is to be left, or was lost, before that."""
+        until = time.monotonic() + seconds
+        while not (self.stopping or self.ended or self.is_lost):
+            self._changed.clear()
+            try:
+                async with asyncio.timeout(max(0.0, until - time.monotonic())):
+                    await self._changed.wait()
+            except TimeoutError:
+                return True
+        self.check()
+        return False
 
     # ── what the feed and the holding say, on the event loop ──
 
@@ -214,7 +253,10 @@ class Room(Generic[T]):
             return
         for raw_id, fields in taken:
             self._read += 1
-            self._queue.append(OwnedMessage(raw_id, fields, self._read, self._decode))
+            own = self._ways.unpacked(fields)
+            message = OwnedMessage(raw_id, fields if own is None else own, self._read, self._decode)
+            message.foreign = own is None
+            self._queue.append(message)
         self.cursor = taken[-1][0]
         self._changed.set()
 

@@ -51,7 +51,7 @@ class Stream(Generic[T]):
         """Add one message. The same ``key`` within ``window`` (24 h) adds once; a second call returns that id."""
         if durability not in DURABILITIES:
             raise ConfigError(f"durability is {durability!r}: choose one of {', '.join(DURABILITIES)}")
-        addition = self._addition(payload, key, window, headers, traceparent)
+        addition = self.addition(payload, key, window, headers, traceparent)
         return await self._app.producer.add(addition, durability)
 
     async def add_many(
@@ -62,24 +62,24 @@ class Stream(Generic[T]):
         if keys is not None and len(keys) != len(items):
             raise ConfigError(f"{len(items)} payloads and {len(keys)} keys: give one key for each payload, or none")
         additions = [
-            self._addition(payload, None if keys is None else keys[at], window, None, None)
-            for at, payload in enumerate(items)
+            self.addition(payload, None if keys is None else keys[at], window) for at, payload in enumerate(items)
         ]
         return await self._app.producer.add_many(additions)
 
     def add_sync(self, payload: T, *, key: str | None = None, headers: Mapping[str, str] | None = None) -> Added:
         """The same as add() for code without an event loop: plain ``def`` handlers, scripts."""
-        answer = self._app.sync_call(self._addition(payload, key, None, headers, None).call())
+        answer = self._app.sync_call(self.addition(payload, key, headers=headers).call())
         return Added(answer.id, answer.first)
 
-    def _addition(
+    def addition(
         self,
         payload: T,
-        key: str | None,
-        window: float | str | None,
-        headers: Mapping[str, str] | None,
-        traceparent: str | None,
+        key: str | None = None,
+        window: float | str | None = None,
+        headers: Mapping[str, str] | None = None,
+        traceparent: str | None = None,
     ) -> Addition:
+        """A message ready to be sent."""
         own = own_fields(key=key, headers=headers, traceparent=traceparent)
         window_ms = WINDOW_MS if window is None else duration_ms(window, name="window")
         return Addition(self.keys, [*encode_fields(self.codec, payload), *own], key, window_ms)
@@ -97,12 +97,13 @@ class Stream(Generic[T]):
         check_group(group)
 
         def register(function: F) -> F:
-            self._app.register(self._job(group, function, settings))
+            self._app.register(self.job(group, function, settings))
             return function
 
         return register
 
-    def _job(self, group: str, function: Callable[..., Any], settings: HandlerSettings) -> Job:
+    def job(self, group: str, function: Callable[..., Any], settings: HandlerSettings) -> Job:
+        """What a worker has to know of a handler of this stream."""
         return make_job(self.name, group, function, settings, self.codec, self._app.provided_types)
 
     # ── looking after it ──

@@ -18,11 +18,13 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
+from headrace.assignment import write_info
 from headrace.board import Board
 from headrace.errors import HeadraceError, Verdict, WrongType, classify
 from headrace.gate import Gate
 from headrace.handling import Handlers
 from headrace.heartbeat import Heartbeat
+from headrace.hints import Hints
 from headrace.holding import Holding, Tenants
 from headrace.job import Job
 from headrace.lane import Lane
@@ -31,10 +33,11 @@ from headrace.marks import Marks, NoMarks
 from headrace.member import Member
 from headrace.names import keys_of
 from headrace.ownerjob import OwnerJob
+from headrace.partitioned import agreeing, check_agreed
 from headrace.policy import reconnect_delay_ms
 from headrace.pulse import Pulse
 from headrace.recorder import Recorder
-from headrace.redis import capabilities, commands, scripts
+from headrace.redis import capabilities, commands, ownership, scripts
 from headrace.redis.connect import Server
 
 log = logging.getLogger("headrace")
@@ -72,7 +75,8 @@ class Worker:
         self._board = board
         self._gate = Gate()
         self._pulse: Pulse | None = None
-        self._lifeline: Lifeline | None = None
+        self._lifelines: list[Lifeline] = []
+        self._hints: Hints | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._failed: asyncio.Future[None] | None = None
         self._stopped = False
@@ -102,6 +106,7 @@ class Worker:
         while not await self._opened(tries):
             tries += 1
         self._start_lifeline()
+        self._start_hints()
         for lane in self.lanes:
             for loop in lane.loops():
                 self._watch(loop, f"loop of {lane.stream}")
@@ -125,7 +130,7 @@ class Worker:
             self._gate.forget()
             if classify(error) is not Verdict.RETRY:
                 raise
-            wait_ms = reconnect_delay_ms(tries, random.random())
+            wait_ms = reconnect_delay_ms(tries, random.random(), may_move=self._server.route.moves)
             log.warning("worker.waits owner=%s: %s; again in %d ms", self.owner, error, wait_ms)
             await asyncio.sleep(wait_ms / 1000)
             return False
@@ -137,9 +142,12 @@ class Worker:
     async def _open_lanes(self) -> None:
         link = self._server.link(f"headrace:{self.owner}:start")
         try:
+            cut = {job.partitions for job in self._jobs} | {job.partitions for job in self._owner_jobs}
+            for partitions in filter(None, cut):
+                check_agreed(partitions, [await link.call(call) for call in agreeing(partitions)])
             for index, job in enumerate(self._jobs):
                 member = Member(keys_of(job.stream), job.group, self.owner, job.settings, self._fixed)
-                if self.capabilities is None:
+                if self.capabilities is None or self._server.route.spreads:
                     self.capabilities = await _probe(link, member)
                 lane = Lane(
                     job,
@@ -168,6 +176,9 @@ class Worker:
                 holding = Holding(*parts, inherits=self._listener is None)
                 self.holdings.append(holding)
                 await holding.open()
+                if job.partitions is not None:
+                    calls = [ownership.announce(member.keys, name, write_info(None)) for name in job.partitions.names]
+                    await link.pipe(calls)
         finally:
             await link.close()
 
@@ -199,22 +210,40 @@ class Worker:
         if self.holdings:
             posts = [holding.post for holding in self.holdings]
             self._heartbeat = Heartbeat(self._server, self.owner, posts, self._pulse, self._recorder, tell=tell)
-        if self.lanes:
-            strands = [lane.strand(self._fail) for lane in self.lanes]
-            self._lifeline = Lifeline(self._server, self.owner, strands, self._pulse, self._recorder, tell=tell)
+        shards: dict[object, list[Lane]] = {}
+        for lane in self.lanes:  # a shard that is away must not hold up the renewals at another one
+            shards.setdefault(self._server.place(lane.stream), []).append(lane)
+        for lanes in shards.values():
+            strands = [lane.strand(self._fail) for lane in lanes]
+            lifeline = Lifeline(self._server, self.owner, strands, self._pulse, self._recorder, tell=tell)
+            self._lifelines.append(lifeline)
         if board is not None:
             self._stamp(time.monotonic())
-        for thread in (self._lifeline, self._heartbeat):
-            if thread is not None:
-                thread.start()
+        for thread in self._threads():
+            thread.start()
+
+    def _threads(self) -> list[Lifeline | Heartbeat]:
+        return [*self._lifelines, *([] if self._heartbeat is None else [self._heartbeat])]
+
+    def _start_hints(self) -> None:
+        """Listen to what the server says, for the lanes that can use it."""
+        engines = [lane.engine for lane in self.lanes if lane.engine.wants_hints]
+        if not engines:
+            return
+
+        def expired(key: str) -> None:
+            for engine in engines:
+                engine.hint(key)
+
+        self._hints = Hints(self._server, self.owner, expired)
+        self._hints.start()
 
     def _stamp(self, now: float) -> None:
         """From the lifeline's thread: this process runs, and these are its connections."""
         assert self._board is not None
         ids = [client_id for lane in self.lanes for client_id in lane.client_ids()]
         ids += [client_id for holding in self.holdings for client_id in holding.client_ids()]
-        ids += [thread.client_id for thread in (self._lifeline,) if thread is not None and thread.client_id]
-        ids += [] if self._heartbeat is None else self._heartbeat.client_ids
+        ids += [client_id for thread in self._threads() for client_id in thread.client_ids]
         self._board.tell_clients(ids)
         self._board.stamp_thread(now)
 
@@ -274,7 +303,8 @@ class Worker:
 
     async def _unblock(self, lane: Lane) -> None:
         """End a blocked read and let its answer be taken: what it brought is released."""
-        if lane.reader.blocked and lane.read_link.client_id:
+        # While the stream moves the two links may be at two servers, and the number is somebody else's at the other.
+        if lane.reader.blocked and lane.read_link.client_id and lane.read_link.node == lane.out_link.node:
             try:
                 await lane.out_link.call(commands.unblock(lane.read_link.client_id))
             except HeadraceError:
@@ -311,9 +341,10 @@ class Worker:
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        for thread in (self._lifeline, self._heartbeat):
-            if thread is not None:
-                await thread.stop()
+        for thread in self._threads():
+            await thread.stop()
+        if self._hints is not None:
+            await self._hints.stop()
         if self._pulse is not None:
             self._pulse.stop()
         for lane in self.lanes:

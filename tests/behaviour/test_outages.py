@@ -155,7 +155,7 @@ async def test_a_command_that_took_too_long_makes_rescue_wait(server: Server, st
         app = make_app(proxy.url)
         app.stream(stream).handler(group=GROUP, lease="800ms")(_nothing)
         async with app.worker() as worker:
-            rescuer = worker.lanes[0].rescuer
+            rescuer = worker.lanes[0].engine.rescue
             await wait_until(lambda: rescuer.allowed, 5)
             proxy.delay_s = 0.3
             await wait_until(lambda: not rescuer.allowed, 5)
@@ -172,7 +172,7 @@ async def test_a_rescue_that_waited_in_a_paused_server_takes_nothing(
     app = make_app(server)
     app.stream(stream).handler(group=GROUP, lease=LEASE_S)(_nothing)
     async with app.worker() as worker:
-        rescuer, link = worker.lanes[0].rescuer, app.server.link()
+        rescuer, link = worker.lanes[0].engine.rescue, app.server.link()
         await wait_until(lambda: rescuer.allowed)
         await rescuer.take(link, 10)  # it knows the server's clock now
         worker.lanes[0].reader.stop()

@@ -65,7 +65,7 @@ async def test_idle_entries_behind_5_000_fresh_ones_are_rescued(server: Server, 
 
 def _trust_the_clock(worker: Any) -> None:
     """Skip the half lease in which nobody rescues after a connect, and the wait for the first scan: no outage here."""
-    rescuer = worker.lanes[0].rescuer
+    rescuer = worker.lanes[0].engine.rescue
     rescuer._epoch = worker.lanes[0].read_link.epoch
     rescuer._quiet_until = 0.0
     rescuer.hint()
@@ -127,7 +127,7 @@ async def test_a_trimmed_pending_entry_is_counted_logged_and_removed(
 
     async with app.worker() as worker:
         await wait_until(lambda: len(ledger) == 1)
-        worker.lanes[0].rescuer.hint()  # where CLAIM does the rescuing the scan for these is rare
+        worker.lanes[0].engine.rescue.hint()  # where CLAIM does the rescuing the scan for these is rare
         await wait_until(lambda: pending(server, stream, GROUP) == {})
         await wait_until(lambda: counted(app, "trimmed_total") == 2)
     assert ledger.ids == [ids[1]]

@@ -96,7 +96,7 @@ def test_a_repeated_take_is_answered_again_and_an_older_one_refused(lab: Lab, pl
 WORDS: dict[str, Callable[[Place, str, int, bytes], Call[Any]]] = {
     "pos_ack": lambda place, owner, epoch, id_: ownership.pos_ack(place, owner, epoch, id_, 1, read=True),
     "begin": lambda place, owner, epoch, _: ownership.begin(place, owner, epoch),
-    "leave": lambda place, owner, epoch, _: ownership.leave(place, owner, epoch, 1),
+    "give_up": lambda place, owner, epoch, _: ownership.give_up(place, owner, epoch, 1),
     "finish": lambda place, owner, epoch, _: ownership.finish(place, owner, epoch, b"5-0"),
 }
 
@@ -179,12 +179,12 @@ def test_tries_count_handlers_that_led_nowhere_and_progress_forgets_them(lab: La
     assert lab.call(ownership.begin(place, "me", epoch)).tries == 1
     assert lab.call(ownership.take(place, b"5-0", 2, "heir")).tries == 1  # the owner died
     assert lab.call(ownership.begin(place, "heir", 2)).tries == 2
-    assert lab.call(ownership.leave(place, "heir", 2, -1)).tries == 1  # handed back untouched
-    assert lab.call(ownership.leave(place, "heir", 2, -1)).tries == 1  # repeated: nothing more
+    assert lab.call(ownership.give_up(place, "heir", 2, -1)).tries == 1  # handed back untouched
+    assert lab.call(ownership.give_up(place, "heir", 2, -1)).tries == 1  # repeated: nothing more
     assert lab.call(ownership.take(place, b"5-0", 3, "me")).tries == 1
     assert lab.call(ownership.pos_ack(place, "me", 3, ids[0], 1, read=True)).kind == "ok"
     assert lab.call(ownership.standing(place)).tries == 0
-    assert lab.call(ownership.leave(place, "me", 3, -1)).tries == 0
+    assert lab.call(ownership.give_up(place, "me", 3, -1)).tries == 0
 
 
 def test_a_new_announcement_starts_without_tries_and_so_does_one_taken_afresh(lab: Lab, place: Place) -> None:
@@ -406,7 +406,7 @@ def test_an_owner_can_go_on_with_memory_full(lab: Lab, place: Place) -> None:
         epoch = took(lab, place, id_, count + 1)
         assert lab.call(ownership.begin(place, "me", epoch)).ok
         assert lab.call(ownership.pos_ack(place, "me", epoch, ids[0], 1, read=True)).kind == "ok"
-        assert lab.call(ownership.leave(place, "me", epoch)).ok
+        assert lab.call(ownership.give_up(place, "me", epoch)).ok
         lab.call(scripts.park(lab.keys, lab.group, "me", 0, "waiting", [(id_, 2, 2)]))
         time.sleep(0.002)
         assert lab.call(scripts.due(lab.keys, lab.group, "me", 1)).taken[0][2] == 3

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from headrace.demo.payments import sendings
 from tests.support.servers import Server
-from tests.support.spark_cluster import QUICK_JVM, Child, spark_env, spark_home
+from tests.support.spark_cluster import QUICK_JVM, ROOT, Child, spark_env, spark_home
+from tests.support.wait import wait_until_sync
 
 LACKING = [name for name in ("grpc", "grpc_status", "pandas", "zstandard") if importlib.util.find_spec(name) is None]
 
@@ -99,3 +102,55 @@ def test_a_remote_client_reads_a_stream_and_writes_another_exactly_once(
     assert told["count"] == ROWS
     assert told["columns"] == ["stream", "id", "timestamp", "fields"]
     assert "streams" in told["error"]  # a wrong option is explained on the client, not only in the server's log
+
+
+def pipeline(remote: str, server: Server, folder: Path, log: Path, *words: str) -> Child:
+    program = [sys.executable, "-m", "headrace.cli", "pipeline"]
+    words = ("run", str(ROOT / "examples" / "payments" / "payments.toml"), "--remote", remote, "--json", *words)
+    return Child([*program, *words, "--folder", str(folder)], log, spark_env(HEADRACE_URL=server.url))
+
+
+def told(child: Child) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in child.log.splitlines() if line.startswith("{")]
+
+
+def test_the_payments_pipeline_runs_on_a_connect_server_and_its_books_balance(
+    remote: str, own_server: Callable[..., Server], tmp_path: Path
+) -> None:
+    """Once to the end; then on and on, until SIGTERM, which ends it after a batch."""
+    server, folder = own_server("redis8"), tmp_path / "data"
+    sent = sendings(200)
+    for one in sent[:150]:
+        server.sync().xadd("payments", {"payload": one.body})
+    child = pipeline(remote, server, folder, tmp_path / "once.log", "--once")
+    try:
+        assert child.popen.wait(200) == 0, child.log[-3000:]
+    finally:
+        child.stop()
+    (*batches, totals) = told(child)
+    assert totals["rows_in"] == sum(batch["rows_in"] for batch in batches) == 150
+    assert totals["exact"]
+    child = pipeline(remote, server, folder, tmp_path / "on.log")
+    try:
+        for one in sent[150:]:
+            server.sync().xadd("payments", {"payload": one.body})
+        wait_until_sync(lambda: sum(batch["rows_in"] for batch in told(child)) == len(sent) - 150, 200, what="the rest")
+        child.popen.send_signal(signal.SIGTERM)
+        assert child.popen.wait(60) == 0, child.log[-3000:]
+    finally:
+        child.stop()
+    totals = told(child)[-1]
+    assert totals["rows_in"] == len(sent)
+    assert totals["exact"]
+    assert min(totals["out"], totals["duplicates"], totals["quarantined"]) > 0
+    assert server.sync().xlen("payments-review") == sum(totals["routes"].values())
+
+
+def test_a_pipeline_says_that_no_connect_server_is_there(own_server: Callable[..., Server], tmp_path: Path) -> None:
+    child = pipeline("sc://127.0.0.1:1", own_server("redis8"), tmp_path / "data", tmp_path / "log", "--once")
+    try:
+        assert child.popen.wait(120) != 0
+    finally:
+        child.stop()
+    assert "127.0.0.1:1" in child.log
+    assert "Traceback" not in child.log

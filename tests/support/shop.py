@@ -24,7 +24,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from headrace import App, Bury, Delivery, DeliveryLost, HeadraceError, SyncDelivery
+from headrace import App, Bury, Delivery, DeliveryLost, HeadraceError, Requeue, SyncDelivery
 from tests.support.history import Pen
 from tests.support.workers import GROUP, hold_gil
 
@@ -119,7 +119,10 @@ def handle_plain(order: Any, delivery: SyncDelivery[Any]) -> None:
 
 
 chosen = handle_plain if settings.get("plain") else handle
-orders.handler(group=GROUP, **settings.get("handler", {}))(chosen)
+options = settings.get("handler", {})
+if "requeue" in options:  # the settings of Requeue, as JSON
+    options["recovery"] = Requeue(**options.pop("requeue"))
+orders.handler(group=GROUP, **options)(chosen)
 
 
 def main() -> None:

@@ -13,12 +13,13 @@ import typer
 
 from headrace.cli.ask import Session, StreamName, asking
 from headrace.cli.show import many
-from headrace.codec import encode_fields, own_fields
 from headrace.errors import AddUnknown, ConfigError, HeadraceError, Verdict, classify
+from headrace.partitioned import PartitionedStream
 from headrace.producer import Addition
 from headrace.stream import Stream
 
 BLOCK = 1 << 16  # bytes read at a time
+AnyStream = Stream[Any] | PartitionedStream[Any]
 EXAMPLE = """'{"id": 1}'"""
 SEEN = 40  # characters of a bad line in its error
 
@@ -43,7 +44,8 @@ async def add(
 ) -> None:
     """Add a message to a stream, or with - one for each line of stdin."""
     headers = dict(_header(text) for text in header or ())
-    target: Stream[Any] = session.app.stream(stream)
+    cut = await session.partitions(stream)
+    target = session.app.stream(stream) if cut is None else session.app.stream(stream, partitions=cut.count)
     if payload == "-":
         if key is not None:
             raise ConfigError("--key names one message: with - give --key-field, the field that holds each one's key")
@@ -62,7 +64,7 @@ async def add(
         session.show.line(f"nothing added: this key was added to {stream} before, as {added.id}")
 
 
-async def _add_lines(session: Session, stream: Stream[Any], key_field: str | None, headers: dict[str, str]) -> None:
+async def _add_lines(session: Session, stream: AnyStream, key_field: str | None, headers: dict[str, str]) -> None:
     """Add what stdin has to give, as it comes. When a line is bad, all before it are added and none after it."""
     added = first = number = 0
     with session.show.progress(f"adding to {stream.name}", _size(sys.stdin.fileno())) as bar:
@@ -124,7 +126,7 @@ def _lines(source: BinaryIO) -> Iterator[list[bytes]]:
 
 
 def _additions(
-    stream: Stream[Any], lines: list[bytes], number: int, key_field: str | None, headers: dict[str, str]
+    stream: AnyStream, lines: list[bytes], number: int, key_field: str | None, headers: dict[str, str]
 ) -> tuple[list[Addition], HeadraceError | None]:
     """A message for each line that is not empty, up to the first bad one, and what is wrong with that."""
     chunk: list[Addition] = []
@@ -135,8 +137,7 @@ def _additions(
         try:
             payload = _parse(line, f"line {number}")
             key = None if key_field is None else _key(payload, key_field, number)
-            own = own_fields(key=key, headers=headers or None)
-            chunk.append(Addition(stream.keys, [*encode_fields(stream.codec, payload), *own], key))
+            chunk.append(stream.addition(payload, key, headers=headers or None))
         except HeadraceError as error:
             return chunk, error
     return chunk, None

@@ -23,9 +23,10 @@ import typer
 from headrace.app import App
 from headrace.cli.show import Show
 from headrace.cli.where import Where, located
-from headrace.errors import CommandRefused, HeadraceError, NoGroup, Unavailable
+from headrace.errors import CommandRefused, ConfigError, HeadraceError, NoGroup, Unavailable
 from headrace.names import WAITING_SUFFIX, Keys, check_group, keys_of
 from headrace.options import did_you_mean, shown
+from headrace.partitions import Partitions
 from headrace.redis import commands
 from headrace.redis.link import Link
 from headrace.redis.replies import GroupInfo
@@ -57,6 +58,11 @@ class Session:
     def link(self) -> Link:
         return self.app.link
 
+    async def partitions(self, stream: str) -> Partitions | None:
+        """Into what a stream is cut, if it is."""
+        (count,) = await self.link.call(commands.values([keys_of(stream).partitions]))
+        return None if count is None else Partitions(stream, int(count))
+
     async def groups(self, keys: Keys) -> list[GroupInfo]:
         """The stream's groups, waiting ones left out. Raises NotThere and WrongType."""
         try:
@@ -78,6 +84,23 @@ class Session:
             meant = did_you_mean(group, names) if names else "start a worker, which creates it"
             raise NotThere(f"stream {shown(stream)} has no group {shown(group)}: {meant}")
         return keys
+
+
+def each_partition(function: Callable[..., Awaitable[None]]) -> Callable[..., Awaitable[None]]:
+    """A partitioned stream is asked for partition by partition: each answers for itself, one JSON object a line."""
+
+    @functools.wraps(function)
+    async def command(session: Session, stream: str, **words: Any) -> None:
+        cut = await session.partitions(stream)
+        if cut is not None and words.get("ids"):
+            raise ConfigError(
+                f"{shown(stream)} has {cut.count} partitions, and an id belongs to one of them: "
+                f"name it, as in {cut.names[0]}"
+            )
+        for name in [stream] if cut is None else cut.names:
+            await function(session, name, **words)
+
+    return command
 
 
 def asking(function: Callable[..., Awaitable[Any]] | None = None, *, create: bool = False) -> Callable[..., Any]:

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from headrace.cli.ask import Limit, NotThere, Session, StreamName, asking
+from headrace.cli.ask import Limit, NotThere, Session, StreamName, asking, each_partition
 from headrace.cli.letters import (
     FIELDS,
     Match,
@@ -62,6 +62,7 @@ def dead_letters(context: typer.Context) -> None:
 
 @program.command("list")
 @asking
+@each_partition
 async def list_letters(
     session: Session, stream: StreamName, group: OfGroup = None, where: Filter = None, limit: Limit = 100
 ) -> None:
@@ -107,6 +108,7 @@ async def show_letter(
 
 @program.command("replay")
 @asking
+@each_partition
 async def replay(
     session: Session,
     stream: StreamName,
@@ -139,6 +141,7 @@ async def replay(
 
 @program.command("purge")
 @asking
+@each_partition
 async def purge(
     session: Session,
     stream: StreamName,

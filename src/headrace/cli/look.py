@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from headrace.cli.ask import GroupName, Limit, Session, StreamName, asking
+from headrace.cli.ask import GroupName, Limit, Session, StreamName, asking, each_partition
 from headrace.cli.show import NUMBER, TEXT, many, span
 from headrace.errors import NoGroup
 from headrace.names import Keys, keys_of, waiting_group
@@ -25,6 +25,7 @@ _WHY = {"waiting": "again later", "crashed": "after a crash", "parked": "until r
 
 
 @asking
+@each_partition
 async def pending(session: Session, stream: StreamName, group: GroupName, limit: Limit = 100) -> None:
     """Who holds which message, how long it has been idle and at which attempt; and what waits, why and until when."""
     keys = await session.group(stream, group)
@@ -129,6 +130,7 @@ MaybeGroup = Annotated[
 
 
 @asking
+@each_partition
 async def owners(session: Session, stream: StreamName, group: MaybeGroup = None) -> None:
     """The owners of each group: what they hold, their lease, when they were last heard of."""
     if group is None:
@@ -187,6 +189,7 @@ def _owner_row(owner: dict[str, Any]) -> tuple[object, ...]:
 
 
 @asking
+@each_partition
 async def groups(session: Session, stream: StreamName) -> None:
     """The groups of a stream: lag, pending, waiting, backlog and dead letters."""
     keys = keys_of(stream)
@@ -246,9 +249,12 @@ async def _buried(session: Session, stream: str) -> dict[str, int]:
 @asking
 async def backlog(session: Session, stream: StreamName, group: GroupName) -> None:
     """What is left to do for a group: lag + pending + waiting. The number to scale workers by."""
-    keys = await session.group(stream, group)
-    levels = await session.link.call(scripts.levels(keys, group))
+    cut = await session.partitions(stream)
+    parts = [await session.group(name, group) for name in ([stream] if cut is None else cut.names)]
+    found = [_levels(await session.link.call(scripts.levels(keys, group))) for keys in parts]
+    total = {name: sum(levels[name] for levels in found) for name in found[0]}
     if session.show.as_json:
-        session.show.json({"stream": stream, "group": group, **_levels(levels)})
+        exact = all(levels["lag_exact"] for levels in found)
+        session.show.json({"stream": stream, "group": group, **total, "lag_exact": exact})
     else:
-        session.show.line(str(levels.backlog))
+        session.show.line(str(total["backlog"]))

@@ -19,8 +19,11 @@ from headrace.errors import ConfigError
 from headrace.spark.pipeline import Pipeline, read_toml
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from headrace.spark.pipeline.ledger import Totals
     from headrace.spark.pipeline.progress import Progress
+    from headrace.spark.pipeline.run import Runner
 
 program = typer.Typer(help="Pipelines: streams to tables with Spark.")
 
@@ -75,17 +78,15 @@ def run_file(
 ) -> None:
     """Run a pipeline. SIGTERM and Ctrl-C end it after the batch; run it again to go on."""
     pipeline = read_file(file, url, folder)
-    if remote:
-        raise ConfigError("--remote: a pipeline does not run over Spark Connect yet: give --master")
-    need_spark()
-    from headrace.spark.pipeline.run import Runner, check, ending_softly, open_session
+    need_spark(remote=bool(remote))
+    from headrace.spark.pipeline.run import check, ending_softly
 
     check(pipeline)
     show = Show(as_json=as_json)
-    spark = open_session(pipeline, master=master)
+    spark, kind = _session(pipeline, master, remote)
     try:
         with show.progress(pipeline.name, None) as bar:
-            runner = Runner(pipeline, spark, told=_teller(show, bar), adopt_tables=adopt_tables)
+            runner = kind(pipeline, spark, told=_teller(show, bar), adopt_tables=adopt_tables)
             runner.start(once=once)
             with ending_softly(runner):
                 totals = runner.wait()
@@ -94,11 +95,27 @@ def run_file(
     _conclude(show, pipeline, totals)
 
 
-def need_spark() -> None:
-    """Raise ConfigError, with what to install, where Spark cannot run."""
+def _session(pipeline: Pipeline, master: str, remote: str) -> tuple[SparkSession, type[Runner]]:
+    """Spark, in this process, on a master or behind Connect, and who runs a pipeline there."""
+    if remote:
+        from headrace.spark.pipeline.remote import RemoteRunner, open_remote_session
+
+        return open_remote_session(pipeline, remote), RemoteRunner
+    from headrace.spark.pipeline.run import Runner, open_session
+
+    return open_session(pipeline, master=master), Runner
+
+
+def need_spark(*, remote: bool = False) -> None:
+    """Raise ConfigError, with what to install, where Spark cannot run. A Connect server brings its own Java."""
     missing = [name for name in ("pyspark", "pyarrow", "numpy") if find_spec(name) is None]
     if missing:
         raise ConfigError(f"{missing[0]} is missing: pip install 'headrace[spark]'")
+    if remote:
+        lacking = [name for name in ("grpc", "grpc_status", "pandas", "zstandard") if find_spec(name) is None]
+        if lacking:
+            raise ConfigError(f"--remote: {lacking[0]} is missing: pip install 'pyspark[connect]'")
+        return
     if not (shutil.which("java") or os.environ.get("JAVA_HOME")):
         raise ConfigError("Spark needs Java 17 or 21 and none is here: apt-get install openjdk-17-jre-headless")
 

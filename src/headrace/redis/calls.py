@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import hashlib
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import resources
 from itertools import chain
 from typing import Any, Final, Generic, Literal, NamedTuple, TypeVar
@@ -53,6 +53,40 @@ class Call(Generic[T]):
     words: tuple[Wire, ...]
     parse: Callable[[Any], T]
     script: Script | None = None
+    at: Any = None  # a key or a node: where it has to be sent in a cluster although it holds no key
+
+    @property
+    def key(self) -> Wire | None:
+        """The key that decides where it is sent in a cluster; None if it goes with its neighbours, or anywhere."""
+        return self.words[1] if self.script is not None else key_of(self.words)
+
+    def aimed(self, at: Any) -> Call[T]:
+        """The same call, sent to the server that holds a key, or to one node."""
+        return replace(self, at=at)
+
+
+_KEYLESS: Final = frozenset(
+    ("ACL", "ASKING", "CLIENT", "CLUSTER", "COMMAND", "CONFIG", "DBSIZE", "ECHO", "EXEC", "INFO", "MULTI", "PING")
+) | {"PSUBSCRIBE", "ROLE", "SCAN", "SCRIPT", "TIME", "WAIT", "WAITAOF"}
+_KEY_SECOND: Final = frozenset(("XINFO", "XGROUP", "OBJECT"))
+
+
+def key_of(words: tuple[Wire, ...]) -> Wire | None:
+    """The first key of a plain command.
+
+    >>> key_of(("XADD", "orders", "*")), key_of(("XINFO", "STREAM", "orders")), key_of(("PING",))
+    ('orders', 'orders', None)
+    """
+    name = words[0]
+    if name in _KEYLESS or len(words) < 2:
+        return None
+    if name in ("XREADGROUP", "XREAD"):
+        return words[words.index("STREAMS") + 1]
+    if name in _KEY_SECOND:
+        return words[2]
+    if name in ("EVAL", "EVALSHA"):
+        return words[3] if len(words) > 3 and str(words[2]).isdigit() and int(words[2]) else None
+    return words[1]
 
 
 Kind = Literal["ok", "gone", "trimmed", "taken", "duplicate"]

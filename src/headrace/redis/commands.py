@@ -5,6 +5,7 @@ Replies are read raw, because redis-py's own parsers break on CLAIM and JUSTID a
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -193,9 +194,19 @@ def delete(key: str, ids: Sequence[str]) -> Call[int]:
     return Call(("XDEL", key, *ids), int)
 
 
+def remove(keys: Sequence[str]) -> Call[int]:
+    """Delete whole keys, all in one slot. Answers how many there were."""
+    return Call(("DEL", *keys), int)
+
+
 def values(keys: Sequence[str]) -> Call[list[bytes | None]]:
     """The strings at some keys of one slot, None where there is none."""
     return Call(("MGET", *keys), list)
+
+
+def remember(key: str, value: Wire) -> Call[None]:
+    """Write a string unless there is one."""
+    return Call(("SET", key, value, "NX"), nothing)
 
 
 def type_of(key: str) -> Call[str]:
@@ -248,14 +259,17 @@ def kill(client_id: int) -> Call[int]:
     return Call(("CLIENT", "KILL", "ID", client_id), int)
 
 
-def still_connected(client_ids: Sequence[int]) -> Call[set[int]]:
-    """Which of these connections the server still has."""
-    return Call(("CLIENT", "LIST", "ID", *client_ids), _client_ids)
+def still_connected(client_ids: Sequence[int], owner: str = "") -> Call[set[int]]:
+    """Which of these connections the server still has. With an owner: of those that carry its name, or none.
+
+    In a cluster every server has numbers of its own, and one of ours may be somebody else's there.
+    """
+    return Call(("CLIENT", "LIST", "ID", *client_ids), functools.partial(_client_ids, f":{owner}:".encode()))
 
 
-def _client_ids(reply: bytes) -> set[int]:
-    pairs = (line.split(b" ", 1)[0].partition(b"=") for line in reply.splitlines() if line)
-    return {int(number) for name, _, number in pairs if name == b"id"}
+def _client_ids(owner: bytes, reply: bytes) -> set[int]:
+    rows = (dict(word.partition(b"=")[::2] for word in line.split()) for line in reply.splitlines() if line)
+    return {int(row[b"id"]) for row in rows if owner in (b"::", b":") or not row.get(b"name") or owner in row[b"name"]}
 
 
 def replicated(timeout_ms: int, replicas: int = 1) -> Call[bool]:

@@ -20,15 +20,15 @@ from headrace.redis.calls import Call, Word
 class Endings:
     def __init__(self, member: Member, *, delete: scripts.Delete = "no") -> None:
         self._member = member
-        self._delete = delete
+        self.delete = delete
 
     def acks(self, batch: Sequence[Delivery[Any]]) -> Call[list[Word]]:
         """Plain acks, many in one call."""
         member = self._member
         if member.settings.once_ms is None:
-            pairs = [(delivery.raw_id, delivery.attempt) for delivery in batch]
-            return scripts.ack(member.keys, member.group, member.owner, pairs, delete=self._delete)
-        finished = [(delivery.raw_id, delivery.attempt, delivery.once_key, b"") for delivery in batch]
+            pairs = [(delivery.raw_id, delivery.count) for delivery in batch]
+            return scripts.ack(member.keys, member.group, member.owner, pairs, delete=self.delete)
+        finished = [(delivery.raw_id, delivery.count, delivery.once_key, b"") for delivery in batch]
         return self._done(finished, member.settings.once_ms)
 
     def call(self, delivery: Delivery[Any], outcome: Outcome) -> Call[Any]:
@@ -42,21 +42,21 @@ class Endings:
             wait = outcome.after_ms
             if wait is None:
                 wait = settings.backoff.delay_ms(delivery.attempt, random.random())
-            return self._park(delivery, wait, "waiting", delivery.attempt)
+            return self._park(delivery, wait, "waiting", delivery.count)
         if not settings.dead_letters:
-            return self._park(delivery, -1, "parked", delivery.attempt)
+            return self._park(delivery, -1, "parked", delivery.count)
         return self._bury(delivery, outcome)
 
     def _park(
         self, delivery: Delivery[Any], wait_ms: int, mark: str, keep: int, *, alone: bool = False
     ) -> Call[list[Word]]:
         member = self._member
-        triple = (delivery.raw_id, delivery.attempt, keep)
+        triple = (delivery.raw_id, delivery.count, keep)
         return scripts.park(member.keys, member.group, member.owner, wait_ms, mark, [triple], alone=alone)
 
     def _release(self, delivery: Delivery[Any], outcome: Outcome) -> Call[list[Word]]:
         """Back untouched: the count goes down again. A handler's own releases wait longer each time."""
-        keep = delivery.attempt - 1
+        keep = delivery.count - 1
         if delivery.alone:
             return self._park(delivery, outcome.after_ms or 0, "crashed", keep, alone=True)
         if outcome.after_ms is not None:
@@ -84,7 +84,7 @@ class Endings:
             member.group,
             member.owner,
             delivery.raw_id,
-            delivery.attempt,
+            delivery.count,
             extra={settings.prefix + name: value for name, value in extra.items()},
             maxlen=settings.dead_letters_maxlen,
             prefix=settings.prefix,
@@ -94,19 +94,19 @@ class Endings:
         """An ack that carries something: a result for the completion marker, effects, or both."""
         member, once_ms = self._member, self._member.settings.once_ms
         if not outcome.effects and once_ms is not None:
-            return self._done([(delivery.raw_id, delivery.attempt, delivery.once_key, outcome.result)], once_ms)
+            return self._done([(delivery.raw_id, delivery.count, delivery.once_key, outcome.result)], once_ms)
         once = None if once_ms is None else (delivery.once_key, outcome.result, once_ms)
         return scripts.effects(
             member.keys,
             member.group,
             member.owner,
             delivery.raw_id,
-            delivery.attempt,
+            delivery.count,
             outcome.effects,
             once=once,
-            delete=self._delete,
+            delete=self.delete,
         )
 
     def _done(self, finished: Sequence[tuple[bytes, int, str, bytes]], once_ms: int) -> Call[list[Word]]:
         member = self._member
-        return scripts.done(member.keys, member.group, member.owner, finished, once_ms, delete=self._delete)
+        return scripts.done(member.keys, member.group, member.owner, finished, once_ms, delete=self.delete)

@@ -14,6 +14,14 @@ class Letter(NamedTuple):
     about: dict[str, bytes]  # names without the prefix
 
 
+class Requeued(NamedTuple):
+    """A message that was requeued (requeue.lua, or another client of its protocol)."""
+
+    retries: int
+    original_id: str  # "": not told
+    fields: list[bytes]
+
+
 class Copy(NamedTuple):
     """A message that replay had to append again, because the original was trimmed."""
 
@@ -44,6 +52,31 @@ def open_copy(fields: list[bytes], prefix: str = "_") -> Copy | None:
     if fields[2] != f"{prefix}only".encode():
         return None
     return Copy(fields[1].decode(), fields[3].decode(), _unpacked(fields[4:], prefix))
+
+
+def open_requeued(fields: list[bytes], prefix: str = "_") -> Requeued | None:
+    """Take a requeued copy apart, wherever its two fields stand; None for every other message."""
+    count_name, id_name = f"{prefix}retry_count".encode(), f"{prefix}original_id".encode()
+    names = fields[::2]
+    if count_name not in names:
+        return None
+    is_replayed = len(fields) > 3 and fields[2] == f"{prefix}only".encode()
+    retries, original_id = 0, b""
+    rest: list[bytes] = []
+    for at in range(0, len(fields), 2):
+        name, value = fields[at], fields[at + 1]
+        if name == count_name:
+            retries = retry_count(value)
+        elif name == id_name and not (at == 0 and is_replayed):
+            original_id = value
+        else:
+            rest += (name, value)
+    return Requeued(retries, original_id.decode("utf-8", "backslashreplace"), _unpacked(rest, prefix))
+
+
+def retry_count(value: bytes) -> int:
+    """Read what anybody may have written: no small whole number counts as none (as requeue.lua and the Go client)."""
+    return int(value) if 0 < len(value) < 10 and value.isdigit() else 0
 
 
 def _unpacked(fields: list[bytes], prefix: str) -> list[bytes]:

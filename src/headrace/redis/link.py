@@ -1,11 +1,14 @@
-"""One dedicated connection that calls are sent over: :class:`Link` for the event loop, :class:`SyncLink` for threads.
+"""What calls are sent over: :class:`Link` for the event loop, :class:`SyncLink` for threads.
 
-Both do the same: connect with the first call, send packed calls, read raw replies, load a script the server does not
-know (NOSCRIPT) and send it again, and drop the connection on any doubt about where in the reply stream it stands. No
-call is re-sent behind the caller's back: a cut reply raises Unavailable, and the caller knows what may be repeated.
+Both drive the conversations of talk.py: connect with the first call, send packed calls to the server that holds their
+keys, load a script a server does not know, follow a slot or a primary that has moved, and drop a connection on any
+doubt about where in the reply stream it stands. No call that may have happened is re-sent behind the caller's back: a
+cut reply raises Unavailable, and the caller knows what may be repeated.
 
-``epoch`` counts connects and ``connected_at`` (monotonic seconds) says when, for the rule that nobody rescues right
-after a reconnect (SPEC 20). ``client_id`` is the server's name for the connection: CLIENT UNBLOCK, LIST, KILL use it.
+A link that serves one stream (``at``) has one connection, which follows the stream; any other has a connection to each
+server that it needs. ``epoch`` counts connects and moves, and ``connected_at`` (monotonic seconds) says when the last
+one was, for the rule that nobody rescues right after it (SPEC 20). ``client_id`` is the server's name for the
+connection: CLIENT UNBLOCK, LIST, KILL use it, at the server ``node``.
 """
 
 from __future__ import annotations
@@ -13,40 +16,45 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from collections.abc import Generator, Sequence
+from typing import Any, Generic, Protocol, TypeVar
 
-import hiredis
-from redis.exceptions import RedisError, ResponseError
+from redis.exceptions import RedisError
 
-from headrace.errors import HeadraceError, MissingRight, NoScript, Unavailable
-from headrace.redis.calls import Call, Script, Wire
+from headrace.errors import HeadraceError, MissingRight, Unavailable
+from headrace.redis.calls import Call, Script
 from headrace.redis.faults import translate
+from headrace.redis.line import Line, SyncLine, greeting
+from headrace.redis.talk import Ask, Failed, Pause, Route, Send, Step, talk
+from headrace.redis.topology import Node
 
 T = TypeVar("T")
+Result = TypeVar("Result")
 
-_pack: Callable[[tuple[Wire, ...]], bytes] = hiredis.pack_command  # type: ignore[assignment]  # its stub says 1-tuple
-_CLIENT_ID = _pack(("CLIENT", "ID"))
 _COMMAND = re.compile(r"redis\.p?call\('([A-Z]+)'|\{'(X[A-Z]+)'")
 
 
-def _packed(call: Call[Any]) -> bytes:
-    if call.script is None:
-        return _pack(call.words)
-    return _pack(("EVALSHA", call.script.sha, *call.words))
+class Dial(Protocol):
+    """Makes (and does not open) a connection of redis-py to a node."""
 
-
-def _loading(call: Call[Any]) -> bytes:
-    assert call.script is not None
-    return _pack(("SCRIPT", "LOAD", call.script.text))
+    def __call__(self, node: Node, *, sentinel: bool = False) -> Any: ...
 
 
 def _read(call: Call[T], reply: Any) -> T | HeadraceError:
     """Turn one raw reply into the call's value, or into the error it stands for."""
+    if isinstance(reply, Failed):
+        return reply.error
     if isinstance(reply, Exception):
         error = translate(reply)
         return _named(error, call.script) if isinstance(error, MissingRight) and call.script is not None else error
     return call.parse(reply)
+
+
+def _values(calls: Sequence[Call[Any]], replies: Sequence[Any]) -> list[Any]:
+    """One value for each call. Raises if none of them was answered."""
+    if replies and all(isinstance(reply, Failed) for reply in replies):
+        raise replies[0].error
+    return [_read(call, reply) for call, reply in zip(calls, replies, strict=True)]
 
 
 def _named(error: MissingRight, script: Script) -> MissingRight:
@@ -57,33 +65,81 @@ def _named(error: MissingRight, script: Script) -> MissingRight:
     return MissingRight(f"{error} (script {script.name} uses {', '.join(used)})", command=" ".join(used), key=error.key)
 
 
-class Link:
-    """An asyncio connection of one user at a time; a lock keeps others waiting."""
+AnyLine = TypeVar("AnyLine", Line, SyncLine)
 
-    def __init__(self, dial: Callable[[], Any], *, name: str, timeout_ms: int) -> None:
+
+class _Lines(Generic[AnyLine]):
+    """The connections of a link, by node; what both kinds of links know about themselves."""
+
+    def __init__(self, dial: Dial, route: Route, *, name: str, timeout_ms: int, at: str = "") -> None:
         self._dial = dial
-        self._hello = [_CLIENT_ID, _pack(("CLIENT", "SETNAME", name))]
+        self._route = route
+        self._at = at
+        self._one = at != "" or not route.spreads  # one server at a time is enough
+        self._hello = greeting(name, role=route.asks_role)
         self._timeout_s = timeout_ms / 1000
-        self._connection: Any = None
-        self._lock = asyncio.Lock()
+        self._lines: dict[Node, AnyLine] = {}
+        self.node: Node | None = None  # where the last call went
         self.epoch = 0
         self.connected_at = 0.0
-        self.client_id = 0
+        self.client_id = 0  # also when the connection is gone: the server may still have it
         self.sent = 0  # commands sent, for the bench and the tests
 
     @property
     def is_open(self) -> bool:
         """Whether there is a connection that the server has not closed, as far as can be told without asking."""
-        connection = self._connection
-        if connection is None or not connection.is_connected:
-            return False
-        reader = getattr(connection, "_reader", None)
-        return reader is None or not (reader.at_eof() or reader.exception() is not None)
+        line = self._line
+        return line is not None and line.is_open
+
+    @property
+    def client_ids(self) -> list[int]:
+        """The ids of all its connections, each at its own server."""
+        return [line.client_id for line in list(self._lines.values()) if line.client_id]
+
+    @property
+    def may_move(self) -> bool:
+        """Whether another server may take over, so that it is worth looking for it every moment."""
+        return self._route.moves
+
+    @property
+    def _line(self) -> AnyLine | None:
+        return None if self.node is None else self._lines.get(self.node)
+
+    def _begun(self) -> None:
+        """There is a new connection, or another server: whoever counts on the leases' clock has to wait."""
+        self.epoch += 1
+        self.connected_at = time.monotonic()
+
+    def _serves(self, send: Send, line: AnyLine) -> list[Node]:
+        """Note where the calls go now. Answers the servers that are of no use any more because the stream has moved."""
+        if send.passing:
+            return []
+        self.client_id = line.client_id
+        if send.node == self.node:
+            return []
+        moved = self._one and self.node is not None
+        self.node = send.node
+        if not moved:
+            return []
+        self._begun()
+        return [node for node in self._lines if node != send.node]
+
+
+class Link(_Lines[Line]):
+    """The asyncio link, of one user at a time; a lock keeps others waiting."""
+
+    def __init__(self, dial: Dial, route: Route, *, name: str, timeout_ms: int, at: str = "") -> None:
+        super().__init__(dial, route, name=name, timeout_ms=timeout_ms, at=at)
+        self._lock = asyncio.Lock()
 
     async def open(self) -> None:
         """Connect now, so that a bad URL, password or right is known at once."""
         async with self._lock:
-            await self._guarded([], 0.0)
+            node = await self._drive(self._route.node(self._at or None), 0.0)
+            (answer,) = await self._drive(_hand_over([Send(node, [], [])]), 0.0)
+            if isinstance(answer, Failed):
+                self._route.lost(node)
+                raise answer.error
 
     async def call(self, call: Call[T], *, wait_ms: int = 0) -> T:
         """Send one call and return its value. ``wait_ms`` is how long the server itself may block on it."""
@@ -93,95 +149,106 @@ class Link:
         return value  # type: ignore[no-any-return]
 
     async def pipe(self, calls: Sequence[Call[Any]], *, wait_ms: int = 0) -> list[Any]:
-        """Send several calls in one write. A refused one is an error object in its place, the others have happened."""
+        """Send several calls, in one write to each server. A refused one is an error object in its place, the others
+        have happened. Raises only if none was answered."""
         async with self._lock:
-            replies = await self._guarded([_packed(call) for call in calls], wait_ms / 1000)
-            values = [_read(call, reply) for call, reply in zip(calls, replies, strict=True)]
-            for at, value in enumerate(values):
-                if isinstance(value, NoScript):
-                    again = await self._guarded([_loading(calls[at]), _packed(calls[at])], wait_ms / 1000)
-                    values[at] = _read(calls[at], again[1])
-            return values
+            return _values(calls, await self._drive(talk(calls, self._route, self._at), wait_ms / 1000))
+
+    async def masters(self) -> tuple[Node, ...]:
+        """All servers that hold keys; ``call.aimed(node)`` is sent to one of them."""
+        async with self._lock:
+            return await self._drive(self._route.masters(), 0.0)
 
     async def close(self) -> None:
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            writer = getattr(connection, "_writer", None)
-            await connection.disconnect(nowait=True)
-            if writer is not None:
-                writer.transport.abort()  # nothing is left to be said, and a TLS farewell would outlive the loop
-                await asyncio.sleep(0)
+        lines = list(self._lines.values())
+        self._lines.clear()
+        for line in lines:
+            await line.close()
 
     def abort(self) -> None:
-        """Drop the connection without a word, as a crash would."""
-        writer = getattr(self._connection, "_writer", None)
-        if writer is not None:
-            writer.transport.abort()
+        """Drop the connections without a word, as a crash would."""
+        for line in self._lines.values():
+            line.abort()
 
-    async def _guarded(self, packed: list[bytes], wait_s: float) -> list[Any]:
+    async def _drive(self, steps: Generator[Step, Any, Result], wait_s: float) -> Result:
+        """Do what a conversation asks for, and tell it what came of it, until it ends."""
+        try:
+            step = next(steps)
+            while True:
+                step = steps.send(await self._do(step, wait_s))
+        except StopIteration as end:
+            return end.value  # type: ignore[no-any-return]
+        finally:
+            steps.close()
+
+    async def _do(self, step: Step, wait_s: float) -> Any:
+        if isinstance(step, list):
+            if len(step) == 1:
+                return [await self._send(step[0], wait_s)]
+            return list(await asyncio.gather(*(self._send(send, wait_s) for send in step)))
+        if isinstance(step, Ask):
+            return await self._ask(step)
+        assert isinstance(step, Pause)
+        await asyncio.sleep(step.seconds)
+        return None
+
+    async def _send(self, send: Send, wait_s: float) -> list[Any] | Failed:
         """Connect if needed, send, read as many replies as were sent; any failure on the way drops the connection."""
+        sending = False
         try:
             async with asyncio.timeout(self._timeout_s + wait_s):
-                if not self.is_open:
-                    await self._connect()
-                return await self._exchange(packed)
+                line = self._lines.get(send.node)
+                if line is None or not line.is_open:
+                    line = await self._connect(send.node)
+                for left in self._serves(send, line):
+                    await self._drop(left)
+                self.sent += len(send.packed)
+                sending = bool(send.packed)
+                return await line.exchange(send.packed)
         except BaseException as error:
-            await self.close()
+            await self._drop(send.node)
             if isinstance(error, TimeoutError):
-                raise Unavailable(
-                    f"no answer within {self._timeout_s + wait_s:.1f} s: what was sent may or may not have happened"
-                ) from error
-            if isinstance(error, (RedisError, OSError)):
-                raise translate(error) from error
+                late = f"no answer within {self._timeout_s + wait_s:.1f} s: what was sent may or may not have happened"
+                return Failed(Unavailable(late), sending)
+            if isinstance(error, (RedisError, OSError, HeadraceError)):
+                return Failed(translate(error), sending)
             raise
 
-    async def _connect(self) -> None:
-        await self.close()
-        self._connection = self._dial()
-        await self._connection.connect()
-        self.client_id = _greeted(*await self._exchange(self._hello))
-        self.epoch += 1
-        self.connected_at = time.monotonic()
+    async def _connect(self, node: Node) -> Line:
+        await self._drop(node)
+        line = self._lines[node] = Line(self._dial(node))
+        await line.connect(self._hello)
+        self._begun()
+        return line
 
-    async def _exchange(self, packed: list[bytes]) -> list[Any]:
-        if not packed:
-            return []
-        connection = self._connection
-        self.sent += len(packed)
-        await connection.send_packed_command(packed, check_health=False)
-        replies: list[Any] = []
-        for _ in packed:
-            try:
-                replies.append(await connection.read_response(disable_decoding=True))
-            except ResponseError as error:
-                replies.append(error)
-        return replies
+    async def _ask(self, ask: Ask) -> list[Any] | HeadraceError:
+        line = Line(self._dial(ask.node, sentinel=ask.sentinel))
+        try:
+            async with asyncio.timeout(ask.within_s or self._timeout_s):
+                await line.connect([])
+                return await line.exchange(ask.packed)
+        except TimeoutError:
+            return Unavailable(f"{ask.node} gave no answer in time")
+        except (RedisError, OSError) as error:
+            return translate(error)
+        finally:
+            await line.close()
+
+    async def _drop(self, node: Node) -> None:
+        line = self._lines.pop(node, None)
+        if line is not None:
+            await line.close()
 
 
-class SyncLink:
+class SyncLink(_Lines[SyncLine]):
     """The same for threads: blocking, not shared between threads."""
 
-    def __init__(self, dial: Callable[[], Any], *, name: str, timeout_ms: int) -> None:
-        self._dial = dial
-        self._hello = [_CLIENT_ID, _pack(("CLIENT", "SETNAME", name))]
-        self._timeout_s = timeout_ms / 1000
-        self._connection: Any = None
-        self.epoch = 0
-        self.connected_at = 0.0
-        self.client_id = 0
-
-    @property
-    def is_open(self) -> bool:
-        if self._connection is None or not self._connection.is_connected:
-            return False
-        try:
-            # Nothing is on its way between two calls: something to read is the end, or an answer to nothing we asked.
-            return not self._connection.can_read(0)
-        except (RedisError, OSError):
-            return False
-
     def open(self) -> None:
-        self._guarded([])
+        node = self._drive(self._route.node(self._at or None))
+        answer = self._send(Send(node, [], []))
+        if isinstance(answer, Failed):
+            self._route.lost(node)
+            raise answer.error
 
     def call(self, call: Call[T]) -> T:
         (value,) = self.pipe((call,))
@@ -190,53 +257,84 @@ class SyncLink:
         return value  # type: ignore[no-any-return]
 
     def pipe(self, calls: Sequence[Call[Any]]) -> list[Any]:
-        replies = self._guarded([_packed(call) for call in calls])
-        values = [_read(call, reply) for call, reply in zip(calls, replies, strict=True)]
-        for at, value in enumerate(values):
-            if isinstance(value, NoScript):
-                values[at] = _read(calls[at], self._guarded([_loading(calls[at]), _packed(calls[at])])[1])
-        return values
+        return _values(calls, self._drive(talk(calls, self._route, self._at)))
+
+    def masters(self) -> tuple[Node, ...]:
+        return self._drive(self._route.masters())
 
     def close(self) -> None:
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            connection.disconnect()
+        lines = list(self._lines.values())
+        self._lines.clear()
+        for line in lines:
+            line.close()
 
-    def _guarded(self, packed: list[bytes]) -> list[Any]:
+    @property
+    def _connection(self) -> Any:
+        """The connection of redis-py below, for who reads from its socket (spark/wire.py)."""
+        line = self._line
+        return None if line is None else line.connection
+
+    def _drive(self, steps: Generator[Step, Any, Result]) -> Result:
         try:
-            if not self.is_open:
-                self._connect()
-            return self._exchange(packed)
+            step = next(steps)
+            while True:
+                step = steps.send(self._do(step))
+        except StopIteration as end:
+            return end.value  # type: ignore[no-any-return]
+        finally:
+            steps.close()
+
+    def _do(self, step: Step) -> Any:
+        if isinstance(step, list):
+            return [self._send(send) for send in step]
+        if isinstance(step, Ask):
+            return self._ask(step)
+        time.sleep(step.seconds)
+        return None
+
+    def _send(self, send: Send) -> list[Any] | Failed:
+        sending = False
+        try:
+            line = self._lines.get(send.node)
+            if line is None or not line.is_open:
+                line = self._connect(send.node)
+            for left in self._serves(send, line):
+                self._drop(left)
+            self.sent += len(send.packed)
+            sending = bool(send.packed)
+            return line.exchange(send.packed)
         except BaseException as error:
-            self.close()
-            if isinstance(error, (RedisError, OSError)):
-                raise translate(error) from error
+            self._drop(send.node)
+            if isinstance(error, (RedisError, OSError, HeadraceError)):
+                return Failed(translate(error), sending)
             raise
 
-    def _connect(self) -> None:
-        self.close()
-        self._connection = self._dial()
-        self._connection.connect()
-        self.client_id = _greeted(*self._exchange(self._hello))
-        self.epoch += 1
-        self.connected_at = time.monotonic()
+    def _connect(self, node: Node) -> SyncLine:
+        self._drop(node)
+        line = self._lines[node] = SyncLine(self._dial(node))
+        line.connect(self._hello)
+        self._begun()
+        return line
 
-    def _exchange(self, packed: list[bytes]) -> list[Any]:
-        connection = self._connection
-        if packed:
-            connection.send_packed_command([b"".join(packed)], check_health=False)
-        replies: list[Any] = []
-        for _ in packed:
-            try:
-                replies.append(connection.read_response(disable_decoding=True))
-            except ResponseError as error:
-                replies.append(error)
-        return replies
+    def _ask(self, ask: Ask) -> list[Any] | HeadraceError:
+        line = SyncLine(self._dial(ask.node, sentinel=ask.sentinel))
+        if ask.within_s is not None:
+            line.connection.socket_timeout = line.connection.socket_connect_timeout = ask.within_s
+        try:
+            line.connect([])
+            return line.exchange(ask.packed)
+        except (RedisError, OSError) as error:
+            return translate(error)
+        finally:
+            line.close()
+
+    def _drop(self, node: Node) -> None:
+        line = self._lines.pop(node, None)
+        if line is not None:
+            line.close()
 
 
-def _greeted(client_id: Any, named: Any) -> int:
-    """The connection's id, or 0 where the ACL forbids CLIENT: what needs the id is then done the slower way."""
-    for reply in (client_id, named):
-        if isinstance(reply, Exception) and not isinstance(error := translate(reply), MissingRight):
-            raise error
-    return client_id if isinstance(client_id, int) else 0
+def _hand_over(sends: list[Send]) -> Generator[Step, Any, list[Any]]:
+    """A conversation of one step."""
+    answers: list[Any] = yield sends
+    return answers

@@ -7,11 +7,11 @@ promises stands in the header of its file.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, Literal, NamedTuple
 
-from headrace.names import Keys
-from headrace.redis.calls import Call, Wire, Word, load, nothing, parse_word, text
+from headrace.names import Keys, keys_of
+from headrace.redis.calls import Call, Wire, Word, flat, load, nothing, parse_word, text
 
 NAME_FIELD: Final = "stream"  # of an announcement: which data stream it names
 INFO_FIELD: Final = "info"
@@ -21,7 +21,8 @@ _ANNOUNCE = load("announce")
 _TAKE = load("take")
 _BEGIN = load("begin")
 _POS_ACK = load("pos_ack")
-_LEAVE = load("leave")
+_SET_ASIDE = load("set_aside")
+_GIVE_UP = load("give_up")
 _FINISH = load("finish")
 _FINISHED = load("finished")
 _RAISE = load("raise")
@@ -61,7 +62,7 @@ class Take(NamedTuple):
 
 
 class Tries(NamedTuple):
-    """What begin and leave answer."""
+    """What begin and give_up answer."""
 
     ok: bool
     tries: int = 0
@@ -73,13 +74,16 @@ class Tries(NamedTuple):
 
 
 class PositionWord(NamedTuple):
-    kind: Literal["ok", "old", "taken"]
+    """What pos_ack and set_aside answer."""
+
+    kind: Literal["ok", "old", "trimmed", "taken"]
     holder: str = ""
 
     @classmethod
     def of(cls, reply: bytes) -> PositionWord:
-        if reply in (b"ok", b"old"):
-            return cls(reply.decode())  # type: ignore[arg-type]  # checked the line above
+        kind = reply.partition(b" ")[0]
+        if kind != b"taken":
+            return cls(kind.decode())  # type: ignore[arg-type]  # the scripts say no other
         return cls("taken", text(reply.removeprefix(b"taken ").rpartition(b" ")[0]))
 
 
@@ -264,9 +268,27 @@ def pos_ack(place: Place, owner: str, epoch: int, id_: bytes, messages: int, *, 
     return Call((2, *words), PositionWord.of, _POS_ACK)
 
 
-def leave(place: Place, owner: str, epoch: int, change: Literal[-1, 0, 1] = 0) -> Call[Tries]:
+def set_aside(
+    place: Place,
+    owner: str,
+    epoch: int,
+    id_: bytes,
+    messages: int,
+    *,
+    read: bool,
+    extra: Mapping[str, Wire],
+    maxlen: int = 0,
+    prefix: str = "_",
+) -> Call[PositionWord]:
+    """The same, with the last of these messages to the dead letters of its stream."""
+    keys = (place.data, place.own, keys_of(place.data).dead_letters)
+    words = (owner, epoch, id_, messages, place.mirror, "read" if read else "", maxlen, prefix)
+    return Call((3, *keys, *words, *flat(extra.items())), PositionWord.of, _SET_ASIDE)
+
+
+def give_up(place: Place, owner: str, epoch: int, change: Literal[-1, 0, 1] = 0) -> Call[Tries]:
     """Give a data stream up; ``change`` is added to its tries."""
-    return Call((2, place.data, place.own, owner, epoch, place.mirror, change), Tries.of, _LEAVE)
+    return Call((2, place.data, place.own, owner, epoch, place.mirror, change), Tries.of, _GIVE_UP)
 
 
 def finish(

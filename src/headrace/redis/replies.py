@@ -97,6 +97,22 @@ class Due(NamedTuple):
         return cls(taken, _texts(trimmed), _ms(next_ms), dropped, vanished == 1)
 
 
+class TakenBatch(NamedTuple):
+    """One page of a batch for Spark in one stream."""
+
+    before: bool  # claimed earlier: nothing was taken now
+    taken: int
+    new: int  # of those taken
+    last_id: str  # the group's; known where nothing was taken, as are the two below
+    next_ms: int | None  # until something is due
+    alone: bool  # something that must run alone is due
+
+    @classmethod
+    def of(cls, reply: list[Any]) -> TakenBatch:
+        word, taken, new, last_id, next_ms, alone = reply
+        return cls(word == b"before", taken, new, text(last_id), _ms(next_ms), alone == 1)
+
+
 class Look(NamedTuple):
     """How long until something is due; 0 now, None nothing waits."""
 
@@ -127,6 +143,35 @@ class Replayed(NamedTuple):
     def of(cls, reply: bytes) -> Replayed:
         kind, _, id_ = reply.decode().partition(" ")
         return cls(kind, id_)  # type: ignore[arg-type]  # replay.lua says no other
+
+
+class Move(NamedTuple):
+    """What became of one message that was to be requeued."""
+
+    kind: Literal["requeued", "buried", "alive", "fresh", "gone", "trimmed", "kept", "taken"]
+    id: str = ""  # of the copy or the dead letter
+    holder: str = ""
+    count: int = 0  # type: ignore[assignment]  # tuple.count is nobody's word here
+
+    @classmethod
+    def of(cls, raw: bytes) -> Move:
+        kind, _, rest = text(raw).partition(" ")
+        if kind == "taken":
+            holder, _, count = rest.rpartition(" ")
+            return cls("taken", holder=holder, count=int(count))
+        return cls(kind, rest)  # type: ignore[arg-type]  # requeue.lua says no other
+
+
+class Moves(NamedTuple):
+    late: bool  # came after its deadline and did nothing
+    server_ms: int
+    moves: list[Move]
+
+    @classmethod
+    def of(cls, reply: list[Any]) -> Moves:
+        if reply[0] == b"late":
+            return cls(True, 0, [])
+        return cls(False, reply[0], [Move.of(raw) for raw in reply[1:]])
 
 
 class Removal(NamedTuple):

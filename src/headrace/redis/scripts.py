@@ -7,10 +7,12 @@ that ends or renews a delivery compares them with the pending list before it cha
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final, Literal, Protocol, TypeVar
 
 from headrace.errors import EffectRefused, PayloadTooLarge
 from headrace.names import Keys, same_slot, waiting_group
+from headrace.policy import crash_delay_ms
 from headrace.redis import replies
 from headrace.redis.calls import Call, Wire, Word, flat, load, parse_word, parse_words, text
 
@@ -22,6 +24,8 @@ there is no other group."""
 
 BATCH_LIMIT: Final = 1_000  # deliveries in one call: Lua passes fewer than 8,000 words to a command
 WORDS_LIMIT: Final = 7_000  # names and values of an entry that a script appends
+
+MARK_S: Final = 30 * 86_400  # how long a batch is known to be claimed after the last one of its query
 
 _ADD = load("add")
 _ACK = load("ack")
@@ -45,6 +49,7 @@ _KEEP_FLOOR = load("keep_floor")
 _ENSURE_GROUP = load("ensure_group")
 _REGROUP = load("regroup")
 _LEVELS = load("levels")
+_TAKE_BATCH = load("take_batch")
 
 # ── producing ────────────────────────────────────────────────────────────────────────────────────────
 
@@ -250,6 +255,33 @@ def due(keys: Keys, group: str, owner: str, limit: int, *, alone: bool = False, 
     """Take what is due, at most ``limit``. ``early_ms``: a turn of so many ms that is mine counts as over."""
     words = (group, waiting_group(group), owner, min(limit, BATCH_LIMIT), "alone" if alone else "", early_ms)
     return Call((2, keys.stream, keys.due(group), *words), replies.Due.of, _DUE)
+
+
+@dataclass(frozen=True, slots=True)
+class TakeBatch:
+    """What a page of a batch asks for. ``token`` is the query's; ``mode`` as in take_batch.lua."""
+
+    token: str
+    batch: int
+    page: int = 0
+    most: int = BATCH_LIMIT
+    most_new: int | None = None  # None: as many as ``most``
+    lease_ms: int = 0  # 0: nothing is taken over
+    max_attempts: int = 5
+    mode: Literal["", "alone", "mark"] = ""
+    prefix: str = "_"
+
+
+def take_batch(keys: Keys, group: str, owner: str, wanted: TakeBatch) -> Call[replies.TakenBatch]:
+    """Claim a page of a batch for Spark: what is due, what dead owners left, and what is new (SPARK, group mode)."""
+    names = (keys.stream, keys.due(group), keys.batch_mark(group, wanted.token))
+    words = (
+        *(group, waiting_group(group), owner, wanted.batch, wanted.page),
+        *(min(wanted.most, BATCH_LIMIT), wanted.most if wanted.most_new is None else wanted.most_new),
+        *(wanted.lease_ms, wanted.max_attempts, crash_delay_ms(wanted.max_attempts - 1, wanted.max_attempts)),
+        *(wanted.mode, wanted.prefix, MARK_S),
+    )
+    return Call((len(names), *names, *words), replies.TakenBatch.of, _TAKE_BATCH)
 
 
 def look(keys: Keys, group: str) -> Call[replies.Look]:

@@ -1,19 +1,25 @@
-"""What the driver does in a consumer group for one batch: ack the last one, claim for the next, list what is held."""
+"""What the driver does in a consumer group for one batch: end the last one, claim for the next, list what is held."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
-from typing import Any, Final
+import random
+import time
+from collections.abc import Iterator, Sequence
+from typing import Final
 
-from headrace.names import Keys, keys_of
+from headrace.errors import NoGroup
+from headrace.names import DEAD_LETTERS_SUFFIX, Keys, keys_of
+from headrace.policy import spread
 from headrace.redis import commands, scripts
 from headrace.redis.calls import Call, Wire, as_is
 from headrace.redis.replies import PendingRow
+from headrace.spark.keyspace import find_streams
 from headrace.spark.source_options import SourceSettings
+from headrace.spark.taking import Taking
 
-PAGE: Final = 200  # claimed at a time: their payloads pass through the driver, and are dropped there
 ACK_PAGE: Final = 500
+DUE_MS: Final = 200  # how often what waits is looked at, as every worker does
 
 log = logging.getLogger("headrace.spark")
 
@@ -28,31 +34,65 @@ class Claims:
         timeout_ms = settings.address.command_ms + settings.block_ms
         self._link = settings.address.server().sync_link("headrace-spark-driver", timeout_ms=timeout_ms)
         self._link.open()
-        self._keys = [keys_of(stream) for stream in settings.streams]
+        self._keys: list[Keys] = []
+        self._looked_at = 0.0
         self._budget: dict[str, int] | None = None  # with AvailableNow: new messages left to this run
+        self._rescue_at = 0.0
+
+    @property
+    def streams(self) -> list[Keys]:
+        """The streams as they were last looked up."""
+        return self._keys
+
+    def close(self) -> None:
+        self._link.close()
+
+    # ── groups ──
 
     def ensure_groups(self) -> None:
         """Make the groups that are not there. A new one begins where startingOffsets says."""
-        for keys in self._keys:
-            start = "0" if self._settings.starting == "earliest" else "$"
-            if isinstance(self._settings.starting, dict):
-                start = self._settings.starting[keys.stream]
+        starting = self._settings.starting
+        for keys in self._look_up():
+            start = "0" if starting == "earliest" else "$"
+            if isinstance(starting, dict):
+                start = starting.get(keys.stream, "0")
             self._link.call(scripts.ensure_group(keys, self._group, start))
 
     def bound(self) -> None:
         """Remember how many messages are new now: no more belong to this run."""
         self._budget = {}
-        for keys in self._keys:
+        for keys in self._now():
             groups = {group.name: group for group in self._link.call(commands.groups(keys))}
             lag = groups[self._group].lag if self._group in groups else None
             self._budget[keys.stream] = self._link.call(commands.length(keys.stream)) if lag is None else lag
 
-    def ack(self, owner: str) -> None:
-        """A batch is committed: end its deliveries. Those that others took over meanwhile are theirs, and said so."""
-        for keys in self._keys:
+    def _now(self) -> list[Keys]:
+        """The streams. A pattern is looked up at intervals; in a stream that it finds later the group is made."""
+        pattern = self._settings.pattern is not None
+        if self._keys and not (pattern and time.monotonic() - self._looked_at >= self._settings.pattern_ms / 1000):
+            return self._keys
+        known = {keys.stream for keys in self._keys}
+        for keys in self._look_up():
+            if pattern and keys.stream not in known:
+                self._link.call(scripts.ensure_group(keys, self._group))
+        return self._keys
+
+    def _look_up(self) -> list[Keys]:
+        found = find_streams(self._link, self._settings)
+        if self._settings.pattern is not None:  # dead letters are nobody's work, unless they are named
+            found = tuple(stream for stream in found if not stream.endswith(DEAD_LETTERS_SUFFIX))
+        self._keys, self._looked_at = [keys_of(stream) for stream in found], time.monotonic()
+        return self._keys
+
+    # ── a batch that is committed ──
+
+    def end(self, owner: str) -> None:
+        """End the deliveries of a committed batch. Those that others took over meanwhile are theirs, and said so."""
+        for keys in self._now():
             for page in self._pages(keys, owner):
-                pairs = [(row.id.encode(), row.count) for row in page]
-                words = self._link.call(scripts.ack(keys, self._group, owner, pairs))
+                self._bury_exhausted(keys, owner, page)
+                pairs = [(row.id.encode(), row.count) for row in page if row.count <= self._settings.max_attempts]
+                words = self._link.call(scripts.ack(keys, self._group, owner, pairs)) if pairs else []
                 taken = sum(word.kind != "ok" for word in words)
                 if taken:
                     log.warning(
@@ -60,95 +100,90 @@ class Claims:
                     )
             self._link.call(scripts.remove_owner(keys, self._group, owner))
 
-    def take(self, owner: str, most: int) -> int:
-        """Claim for a batch what is due, what dead owners left, and what is new. Answers how many it has in all."""
-        held = self._count(owner)
-        if not held:
-            for keys in self._keys:
-                held += self._take_old(keys, owner, most - held)
-            held += self._take_new(owner, most - held, wait=not held)
-            held -= self._bury_exhausted(owner)
-        if not held:
-            for keys in self._keys:  # a last attempt runs alone
-                held = held or len(self._link.call(scripts.due(keys, self._group, owner, 1, alone=True)).taken)
-        return held
+    # ── the next batch ──
+
+    def take(self, token: str, batch: int, most: int) -> bool:
+        """Claim for a batch what is due, what dead owners left and what is new. False: there is nothing yet.
+
+        A batch that was claimed before, by this driver or another, stays as it is, even if nothing is left of it.
+        """
+        try:
+            taking = self._claimed(token, batch, most)
+            if not taking.found and self._news(taking):
+                taking = self._claimed(token, batch, most)
+        except NoGroup:
+            if self._settings.pattern is None:
+                raise
+            self._looked_at = 0.0  # a stream that the pattern found has gone
+            return False
+        for keys in taking.found:
+            for page in self._pages(keys, taking.owner):
+                self._bury_exhausted(keys, taking.owner, page)
+        return bool(taking.found)
+
+    def _claimed(self, token: str, batch: int, most: int) -> Taking:
+        taking = Taking(self._link, self._settings, self._budget, token, batch)
+        taking.run(self._now(), most, self._rescue_after())
+        return taking
+
+    def _rescue_after(self) -> int:
+        """The group's longest lease when it is time to look for dead owners, four times a lease; else 0.
+
+        Not within half a lease of a connect: a server that was away counted its absence as idle time, and those who
+        are alive must get to renew first (ADR 3).
+        """
+        now = time.monotonic()
+        if now < max(self._rescue_at, self._link.connected_at + self._settings.lease_ms / 2000):
+            return 0
+        told = [self._link.call(scripts.stay(keys, self._group, "spark", "none")) for keys in self._now()]
+        lease_ms = max([self._settings.lease_ms, *(one.lease_ms for one in told)])
+        self._rescue_at = now + spread(lease_ms // 4, random.random()) / 1000
+        return lease_ms
+
+    def _news(self, taking: Taking) -> bool:
+        """Wait inside the server for new messages, no longer than until something is due."""
+        if self._budget is not None or not self._settings.block_ms or not taking.last_ids:
+            return False
+        wait_ms = max(1, min(self._settings.block_ms, DUE_MS if taking.next_ms is None else taking.next_ms))
+        words: list[Wire] = ["XREAD", "COUNT", 1, "BLOCK", wait_ms, "STREAMS", *taking.last_ids]
+        return bool(self._link.call(Call((*words, *taking.last_ids.values()), as_is)))
 
     def held(self, owner: str) -> dict[str, list[str]]:
-        """The ids of a batch by stream."""
-        found = {keys.stream: [row.id for page in self._pages(keys, owner) for row in page] for keys in self._keys}
+        """The ids of a batch by stream, without those that were tried too often."""
+        most = self._settings.max_attempts
+        found = {
+            keys.stream: [row.id for page in self._pages(keys, owner) for row in page if row.count <= most]
+            for keys in self._now()
+        }
         return {stream: ids for stream, ids in found.items() if ids}
-
-    def close(self) -> None:
-        self._link.close()
 
     # ── steps ──
 
-    def _count(self, owner: str) -> int:
-        return sum(self._link.call(commands.pending(keys, self._group)).owners.get(owner, 0) for keys in self._keys)
-
-    def _take_old(self, keys: Keys, owner: str, most: int) -> int:
-        taken, cursor = 0, "-"
-        while taken < most:
-            some = self._link.call(scripts.due(keys, self._group, owner, min(PAGE, most - taken))).taken
-            taken += len(some)
-            if not some:
-                break
-        while taken < most:
-            found = self._link.call(
-                scripts.rescue(keys, self._group, owner, self._settings.lease_ms, cursor, min(PAGE, most - taken))
-            )
-            taken, cursor = taken + len(found.taken), found.cursor
-            if cursor in ("-", "late"):
-                break
-        return taken
-
-    def _take_new(self, owner: str, most: int, *, wait: bool) -> int:
-        taken = 0
-        while taken < most:
-            keys = [one.stream for one in self._keys if self._budget is None or self._budget[one.stream] > 0]
-            if not keys:
-                break
-            page = max(1, min(PAGE, (most - taken) // len(keys)))
-            if self._budget is not None:
-                page = min(page, *(self._budget[key] for key in keys))
-            words: list[Wire] = ["XREADGROUP", "GROUP", self._group, owner, "COUNT", page]
-            if wait and not taken and self._budget is None and self._settings.block_ms:
-                words += ("BLOCK", self._settings.block_ms)
-            words += ("STREAMS", *keys, *(">" for _ in keys))
-            reply: Any = self._link.call(Call(tuple(words), as_is)) or []
-            for key, entries in reply:
-                taken += len(entries)
-                if self._budget is not None:
-                    self._budget[key.decode()] -= len(entries)
-            if not reply:
-                break
-        return taken
-
-    def _bury_exhausted(self, owner: str) -> int:
+    def _bury_exhausted(self, keys: Keys, owner: str, rows: Sequence[PendingRow]) -> None:
         """Deliveries that were tried too often go to the dead letters, as they would with a worker."""
-        buried = 0
-        for keys in self._keys:
-            for page in self._pages(keys, owner):
-                for row in page:
-                    if row.count > self._settings.max_attempts:
-                        extra = self._about(keys, row, owner)
-                        self._link.call(scripts.bury(keys, self._group, owner, row.id.encode(), row.count, extra=extra))
-                        buried += 1
-        return buried
+        for row in rows:
+            if row.count > self._settings.max_attempts:
+                extra = self._about(keys, row, owner)
+                call = scripts.bury(
+                    *(keys, self._group, owner, row.id.encode(), row.count), extra=extra, prefix=self._settings.prefix
+                )
+                self._link.call(call)
+                log.info("message.buried stream=%s group=%s id=%s", keys.stream, self._group, row.id)
 
     def _about(self, keys: Keys, row: PendingRow, owner: str) -> dict[str, Wire]:
-        now = self._link.call(commands.server_ms())
-        return {
-            "_original_id": row.id,
-            "_stream": keys.stream,
-            "_group": self._group,
-            "_owner": owner,
-            "_attempts": row.count - 1,
-            "_first_ms": row.id.partition("-")[0],
-            "_last_ms": now,
-            "_error": "exhausted",
-            "_reason": f"tried {row.count - 1} times: taken over by Spark, which allows {self._settings.max_attempts}",
+        starts, limit = row.count - 1, self._settings.max_attempts
+        about: dict[str, Wire] = {
+            "original_id": row.id,
+            "stream": keys.stream,
+            "group": self._group,
+            "owner": owner,
+            "attempts": starts,
+            "first_ms": row.id.partition("-")[0],
+            "last_ms": self._link.call(commands.server_ms()),
+            "error": "Exhausted",
+            "reason": f"its owner died or hung during attempt {starts} of {limit}",
         }
+        return {self._settings.prefix + name: value for name, value in about.items()}
 
     def _pages(self, keys: Keys, owner: str) -> Iterator[list[PendingRow]]:
         start = "-"

@@ -21,6 +21,7 @@ from pyspark.sql.types import StructType
 from headrace.errors import ConfigError
 from headrace.options import shown
 from headrace.redis.calls import text
+from headrace.redis.letters import open_copy
 from headrace.spark.chunks import Patience
 from headrace.spark.claims import Claims
 from headrace.spark.loss import Loss, lost_error
@@ -30,6 +31,7 @@ from headrace.spark.rows import Columns
 from headrace.spark.schema import layout_of
 from headrace.spark.source import check_server
 from headrace.spark.source_options import SourceSettings
+from headrace.spark.taking import owner_of
 from headrace.spark.wire import Wire
 
 BATCH_AT_MOST: Final = 10_000  # deliveries: their leases are renewed one by one
@@ -52,8 +54,6 @@ class GroupReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def __init__(self, settings: SourceSettings, schema: StructType) -> None:
         layout_of(schema)
-        if settings.pattern is not None:
-            raise ConfigError("mode group needs streams: a pattern cannot say which groups to make")
         self._settings = settings
         self._schema = schema
         self._claims: Claims | None = None
@@ -77,10 +77,9 @@ class GroupReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return _offset(token, seq + 1) if found else _offset(token, seq)
 
     def _next(self, claims: Claims, token: str, seq: int, most: int) -> bool:
-        done, owner = _owner(token, seq), _owner(token, seq + 1)
-        claims.ack(done)
-        self._renew(owner)
-        return claims.take(owner, most) > 0
+        claims.end(owner_of(token, seq))
+        self._renew(claims, owner_of(token, seq + 1))
+        return claims.take(token, seq + 1, most)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         self._ask(lambda claims: claims.bound())
@@ -89,9 +88,12 @@ class GroupReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         token, seq = _read(end)
         if seq == _read(start)[1]:
             return []
-        self._renew(_owner(token, seq))
-        held = self._ask(lambda claims: claims.held(_owner(token, seq)))
-        return self._shares(held)
+        return self._shares(self._ask(lambda claims: self._held(claims, owner_of(token, seq))))
+
+    def _held(self, claims: Claims, owner: str) -> dict[str, list[str]]:
+        held = claims.held(owner)
+        self._renew(claims, owner)
+        return held
 
     def stop(self) -> None:
         if self._renewal is not None:
@@ -115,11 +117,12 @@ class GroupReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         answer: T = Patience(self._settings.retry_ms).keep_trying(lambda: question(claims))
         return answer
 
-    def _renew(self, owner: str) -> None:
+    def _renew(self, claims: Claims, owner: str) -> None:
+        """From now on this owner's leases are kept, in the streams known now."""
         if self._renewal is None:
             self._renewal = Renewal(self._settings)
             self._renewal.start()
-        self._renewal.owner = owner
+        self._renewal.keep(owner, claims.streams)
 
     # ── in the tasks ──
 
@@ -139,16 +142,17 @@ class GroupReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     gone = next(id_ for id_ in some if id_ not in there)
                     raise lost_error(partition.key, gone, Loss("trimmed", len(some) - len(entries)))
                 if entries:
-                    yield columns.batch([(partition.key, entries)])
+                    yield columns.batch([(partition.key, [self._original(entry) for entry in entries])])
         finally:
             wire.close()
 
+    def _original(self, entry: Any) -> Any:
+        """An entry as it was added: replay appends a copy where the original had been trimmed."""
+        copy = open_copy(entry[1], self._settings.prefix)
+        return entry if copy is None else [entry[0], copy.fields]
+
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_claims": None, "_renewal": None}
-
-
-def _owner(token: str, seq: int) -> str:
-    return f"spark-{token}-{seq}"
 
 
 def _offset(token: str, seq: int, *, pin: bool = False) -> dict[str, Any]:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import time
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
-from headrace.errors import ConfigError
+from headrace.errors import ConfigError, NameRefused
+from headrace.names import keys_of
+from headrace.partitions import Partitions
+from headrace.redis import commands
 from headrace.redis.calls import Call, as_is
 from headrace.redis.link import SyncLink
 from headrace.spark.source_options import STREAMS_LIMIT, SourceSettings
@@ -13,10 +16,16 @@ from headrace.spark.source_options import STREAMS_LIMIT, SourceSettings
 SCAN_COUNT: Final = 2_000
 
 
+class Asking(Protocol):
+    """A link of whatever kind."""
+
+    def call(self, call: Call[Any]) -> Any: ...
+
+
 def find_streams(link: SyncLink, settings: SourceSettings) -> tuple[str, ...]:
-    """The keys to read, sorted."""
+    """The keys to read, sorted. A partitioned stream stands for its partitions."""
     if settings.pattern is None:
-        return settings.streams
+        return tuple(name for stream in settings.streams for name in _parts(link, stream))
     found: set[bytes] = set()
     cursor: Any = b"0"
     while True:
@@ -27,6 +36,21 @@ def find_streams(link: SyncLink, settings: SourceSettings) -> tuple[str, ...]:
             raise ConfigError(f"streamsPattern finds more than {STREAMS_LIMIT:,} streams: make it narrower")
         if cursor == b"0":
             return tuple(sorted(map(_as_name, found)))
+
+
+def _parts(link: SyncLink, stream: str) -> tuple[str, ...]:
+    count = partition_count(link, stream)
+    return (stream,) if count is None else Partitions(stream, count).names
+
+
+def partition_count(link: Asking, stream: str) -> int | None:
+    """Into how many partitions a stream is cut; None if it is not, or cannot be because of its name."""
+    try:
+        key = keys_of(stream).partitions
+    except NameRefused:
+        return None
+    (count,) = link.call(commands.values([key]))
+    return None if count is None else int(count)
 
 
 def _as_name(key: bytes) -> str:

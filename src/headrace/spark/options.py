@@ -45,6 +45,11 @@ class OptionTable:
 
     def read(self, given: Mapping[str, str]) -> dict[str, Any]:
         """Check and parse what the user wrote; answers every option of the table by its name."""
+        texts = self.named(given)
+        return {option.name: self._value(option, texts.get(option.name, option.default)) for option in self.options}
+
+    def named(self, given: Mapping[str, str]) -> dict[str, str]:
+        """What the user wrote, by the names of the docs; nothing else."""
         texts: dict[str, str] = {}
         for word, text in given.items():
             option = self._by_word.get(word.lower())
@@ -53,7 +58,7 @@ class OptionTable:
             if option.name in texts:
                 raise ConfigError(f"{self.what}: {option.name} is given twice, as {shown(word)} too: remove one")
             texts[option.name] = text
-        return {option.name: self._value(option, texts.get(option.name, option.default)) for option in self.options}
+        return texts
 
     def markdown(self) -> str:
         """The table for the docs."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import pyarrow as pa
@@ -27,10 +27,13 @@ from pyspark.sql.types import StructType
 
 from headrace.errors import ConfigError, HeadraceError, NameRefused, WrongType
 from headrace.names import check_stream
+from headrace.options import shown
 from headrace.spark import staging
+from headrace.spark.keyspace import partition_count
 from headrace.spark.options import Address
 from headrace.spark.sink_options import SinkOptions, read_options
 from headrace.spark.sink_rows import Chunk, Layout, Rows, layout_of, letters_chunk
+from headrace.spark.sink_targets import targets_of
 from headrace.spark.staging import Batch, PatientLink, StagedList
 
 BUFFER_BYTES: Final = 512 << 10  # of one target's blobs, before they are sent
@@ -73,9 +76,21 @@ def _checked(
         raise ConfigError('no target is known: give option("stream", "orders") or a column `stream`')
     with PatientLink(checked.address, checked.retry_ms if patient else 0) as link:
         kind = link.call(staging.type_of(checked.stream or "headrace"))
+        partitions = partition_count(link, checked.stream) if checked.stream else None
     if checked.stream and kind not in ("stream", "none"):
         raise WrongType(f"{checked.stream} holds a {kind}, not a stream: choose another target")
-    return checked, layout
+    return _partitioned(checked, layout, partitions), layout
+
+
+def _partitioned(checked: SinkOptions, layout: Layout, partitions: int | None) -> SinkOptions:
+    """With the number of partitions the target has. Raises ConfigError where the option partitionKey is of no use."""
+    if not checked.partition_key:
+        return replace(checked, partitions=partitions or 0)
+    if partitions is None:
+        raise ConfigError(f"{checked.stream or 'the target'} has no partitions: remove the option partitionKey")
+    if layout.fields_at is None and checked.partition_key not in layout.names:
+        raise ConfigError(f"no column is called {shown(checked.partition_key)}: partitionKey names one of the columns")
+    return replace(checked, partitions=partitions)
 
 
 # ── in a task ────────────────────────────────────────────────────────────────────────────────────────
@@ -130,13 +145,14 @@ class Task:
 
     def __init__(self, link: PatientLink, options: SinkOptions, layout: Layout, query: str, batch: int) -> None:
         self._link, self._options = link, options
-        self._rows = Rows(layout, options.stream, nulls_empty=options.nulls_empty)
+        self._targets = targets_of(layout, options)
+        self._rows = Rows(layout, nulls_empty=options.nulls_empty)
         self._outlet = Outlet(link, options, query, batch)
         self._refusals: dict[str, str] = {}
 
     def run(self, batches: Iterator[pa.RecordBatch]) -> list[StagedList]:
         for batch in batches:
-            for target, part in self._rows.by_target(batch):
+            for target, part in self._targets.split(batch):
                 self._write(target, part)
             self._bury()
         self._outlet.flush()
@@ -159,6 +175,8 @@ class Task:
             return "the row names no stream, and the write has no option `stream`"
         if target == self._options.stream:
             return ""  # looked at before; a change since then fails the batch
+        if not self._options.partitions and partition_count(self._link, target) is not None:
+            return f"{target} is partitioned: name it with the option `stream`"
         try:
             check_stream(target)
         except NameRefused as error:

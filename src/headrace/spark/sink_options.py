@@ -48,6 +48,11 @@ SINK_OPTIONS: Final = OptionTable(
             _as_stream,
         ),
         Option(
+            "partitionKey",
+            "the column whose value chooses the partition, where the stream is partitioned; without it in turn",
+            as_text,
+        ),
+        Option(
             "delivery",
             "`exactly-once`: staged by the tasks, published once a batch. `at-least-once`: appended by the tasks",
             one_of("exactly-once", "at-least-once"),
@@ -94,6 +99,8 @@ class SinkOptions:
 
     address: Address
     stream: str = ""  # "": every row must name its own
+    partition_key: str = ""  # the column that chooses the partition; "": they take turns
+    partitions: int = 0  # of the stream, as the server says; 0: it has none
     exactly_once: bool = True
     replicated: bool = False
     app: str = ""  # txnAppId
@@ -119,6 +126,7 @@ def read_options(options: Mapping[str, str], *, overwrite: bool = False) -> Sink
     return SinkOptions(
         address=address_of(given),
         stream=given["stream"] or "",
+        partition_key=given["partitionKey"] or "",
         exactly_once=given["delivery"] == "exactly-once",
         replicated=given["durability"] == "replicated",
         app=app,

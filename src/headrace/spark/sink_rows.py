@@ -97,8 +97,14 @@ def _check_type(name: str, kind: DataType) -> None:
 # ── values ───────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _texts(column: pa.Array, empty: bool) -> list[Any]:
-    """The values of a column as text or bytes, None for null."""
+def _words(column: pa.Array, empty: bool) -> list[Any]:
+    """The values of a column as msgpack shall write them."""
+    values = texts(column, empty=empty)
+    return [_raw(value) if isinstance(value, bytes) else value for value in values] if _has_bytes(values) else values
+
+
+def texts(column: pa.Array, *, empty: bool = False) -> list[Any]:
+    """The values of a column as text or bytes; None for null, or "" with ``empty``."""
     kind = column.type
     if pa.types.is_float64(kind):
         found: list[Any] = [None if value is None else repr(value) for value in column.to_pylist()]
@@ -113,7 +119,7 @@ def _texts(column: pa.Array, empty: bool) -> list[Any]:
         values: list[Any] = column.to_numpy(zero_copy_only=False).tolist()
     except UnicodeDecodeError:  # Spark's strings need not be UTF-8
         values = column.cast(pa.binary()).to_numpy(zero_copy_only=False).tolist()
-    return [_raw(value) if isinstance(value, bytes) else value for value in values] if _has_bytes(values) else values
+    return values
 
 
 def _is_text(kind: pa.DataType) -> bool:
@@ -156,32 +162,10 @@ class Chunk:
 class Rows:
     """Reads batches by a layout. `bad` collects (row as a flat list, target, why) until they are taken."""
 
-    def __init__(self, layout: Layout, default: str, *, nulls_empty: bool) -> None:
+    def __init__(self, layout: Layout, *, nulls_empty: bool) -> None:
         self.layout = layout
-        self.default = default
         self._empty = nulls_empty
         self.bad: list[tuple[list[Any], str, str]] = []
-
-    def by_target(self, batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
-        """The batch, or its parts where the rows choose; in their order. "": nobody named a target.
-
-        The option wins over the column, as with Kafka: rows of the source carry the stream they came from, and a copy
-        must not go back there.
-        """
-        at = self.layout.stream_at
-        if at is None or self.default:
-            yield self.default, batch
-            return
-        coded = pc.fill_null(batch.column(at).cast(pa.string()), self.default).dictionary_encode()
-        codes = coded.indices.to_numpy(zero_copy_only=False)
-        if len(coded.dictionary) == 1:
-            yield coded.dictionary[0].as_py(), batch
-            return
-        ordered = batch.take(pa.array(np.argsort(codes, kind="stable")))
-        start = 0
-        for target, count in zip(coded.dictionary.to_pylist(), np.bincount(codes).tolist(), strict=True):
-            yield target, ordered.slice(start, count)
-            start += count
 
     def chunks(self, target: str, batch: pa.RecordBatch) -> Iterator[Chunk]:
         """The blobs of a part. Rows that no stream can take are put aside in `bad`."""
@@ -195,7 +179,7 @@ class Rows:
                 yield Chunk(_encode([[], len(part), *part]), len(part))
             return
         batch = self._with_fields(target, batch)
-        columns = [_texts(batch.column(at), self._empty) for at in self.layout.positions]
+        columns = [_words(batch.column(at), self._empty) for at in self.layout.positions]
         for start in range(0, batch.num_rows, at_once):
             parts = [column[start : start + at_once] for column in columns]
             yield Chunk(_encode([self.layout.names, len(parts[0]), *parts]), len(parts[0]))
@@ -209,7 +193,7 @@ class Rows:
     def _flat(self, batch: pa.RecordBatch) -> list[list[Any]]:
         if self.layout.fields_at is not None:
             return _entries(batch.column(self.layout.fields_at), self._empty)
-        columns = [_texts(batch.column(at), self._empty) for at in self.layout.positions]
+        columns = [_words(batch.column(at), self._empty) for at in self.layout.positions]
         return [
             [
                 word

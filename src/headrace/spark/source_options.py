@@ -30,6 +30,20 @@ MANY: Final = 10**12
 STREAMS_LIMIT: Final = 100_000
 TABLES: Final = ("pending", "owners", "groups", "dead-letters")
 
+ONLY_OFFSETS: Final = {
+    "endingOffsets": "a group hands out what is due and new: remove it",
+    "startingTimestamp": "a group that is made now begins at startingOffsets: give earliest, latest or ids",
+    "endingTimestamp": "a group hands out what is due and new: remove it",
+    "minOffsetsPerTrigger": "a group hands out what there is: remove it",
+    "maxTriggerDelay": "a group hands out what there is: remove it",
+    "maxSpanPerTrigger": "bound a batch with maxOffsetsPerTrigger",
+    "onCommit": "a batch is acknowledged when it is committed: remove it",
+    "fetchBytes": "messages are read by their ids: remove it",
+    "parser": "messages are read by their ids: remove it",
+    "table": "a table about the queue is a batch read in mode offsets: remove mode",
+}
+"""Options that mode group would ignore, and what to do instead."""
+
 Where = Literal["earliest", "latest"] | Mapping[str, str]
 """A starting or ending point: a word, or an id for each stream."""
 
@@ -96,7 +110,8 @@ SOURCE_OPTIONS: Final = OptionTable(
     "the redis-streams source",
     (
         *SERVER_OPTIONS,
-        Option("streams", "the streams to read, separated by commas", _as_streams, None, ("subscribe",)),
+        Option("streams", "the streams to read, separated by commas; a partitioned one means all its partitions",
+               _as_streams, None, ("subscribe",)),
         Option("streamsPattern", "a glob instead, as `orders:*`; keys that appear later are read from their beginning",
                as_text, None, ("subscribePattern",)),
         Option("patternInterval", "how often the pattern is looked up", as_ms, "10s"),
@@ -125,6 +140,8 @@ SOURCE_OPTIONS: Final = OptionTable(
                one_of("offsets", "group"), "offsets"),
         Option("lease", "group mode: the lease of the group's workers", as_ms, "10s"),
         Option("maxAttempts", "group mode: deliveries tried so often are buried", whole(1, 1_000_000), "5"),
+        Option("prefix", "group mode and table dead-letters: what the group's workers put before the names of fields"
+               " they add", as_text, "_"),
         Option("blockMs", "how long the driver waits inside the server for new messages, in ms", whole(0, 60_000),
                "500"),
         Option("retryTimeout", "how long a running query tries to reach a server that has gone", as_ms, "30s"),
@@ -161,6 +178,7 @@ class SourceSettings:
     mode: str
     lease_ms: int
     max_attempts: int
+    prefix: str
     block_ms: int
     retry_ms: int
     table: str | None
@@ -171,6 +189,7 @@ class SourceSettings:
         """Read and check the options. ``streaming`` None: not known yet, as when Spark asks for the schema."""
         given = SOURCE_OPTIONS.read(options)
         _check(given, streaming)
+        _check_mode(given, SOURCE_OPTIONS.named(options))
         if given["mode"] == "group" or given["table"]:  # there keys are derived from the names
             for key in given["streams"] or ():
                 check_stream(key)
@@ -196,6 +215,7 @@ class SourceSettings:
             mode=given["mode"],
             lease_ms=given["lease"],
             max_attempts=given["maxAttempts"],
+            prefix=given["prefix"],
             block_ms=given["blockMs"],
             retry_ms=given["retryTimeout"],
             table=given["table"],
@@ -219,6 +239,19 @@ def _check(given: Mapping[str, Any], streaming: bool | None) -> None:
     if streaming is not None:
         _check_kind(given, streaming)
     _check_named(given)
+
+
+def _check_mode(given: Mapping[str, Any], named: Mapping[str, str]) -> None:
+    """Refuse what the mode would ignore: a word that does nothing is a mistake somebody will look for."""
+    if given["mode"] == "group":
+        for name in named:
+            if name in ONLY_OFFSETS:
+                raise ConfigError(f"{name} does nothing in mode group: {ONLY_OFFSETS[name]}")
+        return
+    for name in named:
+        only_group = name in ("lease", "maxAttempts") or (name == "prefix" and given["table"] != "dead-letters")
+        if only_group:
+            raise ConfigError(f"{name} is for mode group: remove it, or set mode to group")
 
 
 def _check_kind(given: Mapping[str, Any], streaming: bool) -> None:

@@ -91,7 +91,7 @@ class TableReader(DataSourceReader):
         arrow = to_arrow_schema(schema_of(self._table), timezone="UTC")
         try:
             for stream in find_streams(link, self._settings):
-                for rows in _READ[self._table](link, keys_of(stream), self._settings.group):
+                for rows in _READ[self._table](link, keys_of(stream), self._settings):
                     if rows:
                         yield pa.RecordBatch.from_pylist(rows, schema=arrow)
         finally:
@@ -101,10 +101,10 @@ class TableReader(DataSourceReader):
 # ── what each table asks ─────────────────────────────────────────────────────────────────────────────
 
 
-def _groups(link: SyncLink, keys: Keys, only: str | None) -> Iterator[list[Row]]:
+def _groups(link: SyncLink, keys: Keys, settings: SourceSettings) -> Iterator[list[Row]]:
     every = _all_groups(link, keys)
     rows = []
-    for group in _chosen(every, only):
+    for group in _chosen(every, settings.group):
         waits = every.get(waiting_group(group.name))
         rows.append(
             {
@@ -120,9 +120,9 @@ def _groups(link: SyncLink, keys: Keys, only: str | None) -> Iterator[list[Row]]
     yield rows
 
 
-def _pending(link: SyncLink, keys: Keys, only: str | None) -> Iterator[list[Row]]:
+def _pending(link: SyncLink, keys: Keys, settings: SourceSettings) -> Iterator[list[Row]]:
     every = _all_groups(link, keys)
-    for group in _chosen(every, only):
+    for group in _chosen(every, settings.group):
         for page in _pages(link, keys, group.name):
             yield [_delivered(keys, group.name, row) for row in page]
         if waiting_group(group.name) in every:
@@ -149,8 +149,8 @@ def _waits(keys: Keys, group: str, row: Any, due: bytes | None) -> Row:
     return {**about, "due": _time(float(due)) if due is not None else None}
 
 
-def _owners(link: SyncLink, keys: Keys, only: str | None) -> Iterator[list[Row]]:
-    for group in _chosen(_all_groups(link, keys), only):
+def _owners(link: SyncLink, keys: Keys, settings: SourceSettings) -> Iterator[list[Row]]:
+    for group in _chosen(_all_groups(link, keys), settings.group):
         known = {owner.name: owner for owner in link.call(commands.owners(keys, group.name))}
         rows = []
         for consumer in link.call(commands.consumers(keys, group.name)):
@@ -163,12 +163,12 @@ def _owners(link: SyncLink, keys: Keys, only: str | None) -> Iterator[list[Row]]
         yield rows
 
 
-def _dead_letters(link: SyncLink, keys: Keys, only: str | None) -> Iterator[list[Row]]:
+def _dead_letters(link: SyncLink, keys: Keys, settings: SourceSettings) -> Iterator[list[Row]]:
     start = "-"
     while page := link.call(commands.entries(keys.dead_letters, start, count=PAGE)):
-        opened = ((text(id_), open_letter(fields), fields) for id_, fields in page)
+        opened = ((text(id_), open_letter(fields, settings.prefix), fields) for id_, fields in page)
         rows = (_letter(keys, id_, letter, fields) for id_, letter, fields in opened)
-        yield [row for row in rows if only is None or row["group"] == only]
+        yield [row for row in rows if settings.group in (None, row["group"])]
         start = "(" + text(page[-1][0])
 
 
@@ -188,7 +188,7 @@ def _letter(keys: Keys, id_: str, letter: Letter | None, fields: list[bytes]) ->
     return row | {"added": _time(_number(told.get("first_ms"))), "buried": _time(_number(told.get("last_ms")))}
 
 
-_READ: Final[dict[str, Callable[[SyncLink, Keys, str | None], Iterator[list[Row]]]]] = {
+_READ: Final[dict[str, Callable[[SyncLink, Keys, SourceSettings], Iterator[list[Row]]]]] = {
     "groups": _groups,
     "pending": _pending,
     "owners": _owners,

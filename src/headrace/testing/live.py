@@ -97,8 +97,8 @@ async def crash(worker: Worker) -> None:
     if worker._stopped:  # noqa: SLF001 - this function is the worker's death, and knows its inside
         return
     worker._stopped = True  # noqa: SLF001
-    lifeline, pulse = worker._lifeline, worker._pulse  # noqa: SLF001
-    if lifeline is not None:
+    lifelines, pulse = worker._lifelines, worker._pulse  # noqa: SLF001
+    for lifeline in lifelines:
         lifeline.cut()
     loops = list(worker._tasks)  # noqa: SLF001
     handlers = [task for lane in worker.lanes for task in lane.runners.tasks]
@@ -110,7 +110,7 @@ async def crash(worker: Worker) -> None:
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(1.0):  # a handler that refuses to be cancelled is left alone
             await asyncio.gather(*handlers, return_exceptions=True)
-    if lifeline is not None:
+    for lifeline in lifelines:
         await lifeline.stop()
     if pulse is not None:
         pulse.stop()

@@ -1,7 +1,7 @@
 -- replay: gives a buried or parked message back to the one group that gave it up, as attempt 1.
 -- KEYS 1 stream 2 due set 3 dead-letter stream · ARGV 1 group 2 waiting group 3 id of the dead letter, "": parked
 --   without one 4 original id 5 prefix
--- Answers "same <id>" (in place), "copy <id>" (the original was trimmed), "gone", "pending" (held just now),
+-- Answers "same <id>" (in place), "copy <id>" (the original was trimmed, or its stream is owned), "gone", "pending" (held just now),
 --   "trimmed" (parked, and nothing is left) or "foreign" (a dead letter without <prefix>n: not one of ours).
 -- Safe to repeat: the second time it is "gone". Filed or appended before the dead letter is deleted.
 --
@@ -18,12 +18,18 @@ if dead ~= '' then
 elseif not redis.call('XPENDING', stream, waiting_group, id, id, 1)[1] then
   return 'gone'
 end
-if redis.call('XPENDING', stream, group, id, id, 1)[1] then return 'pending' end
+-- a message of an owned stream (set_aside.lua): its owner is past it, so it comes again at the end
+local owned = false
+for i = #(letter and letter[2] or {}) - 1, 1, -2 do
+  if letter[2][i] == prefix .. 'n' then break end
+  owned = owned or letter[2][i] == prefix .. 'owned'
+end
+if not owned and redis.call('XPENDING', stream, group, id, id, 1)[1] then return 'pending' end
 
 -- An XACK of what is not pending changes nothing and is allowed under maxmemory: it lets the rest through.
 redis.call('XACK', stream, group, id)
 
-if redis.call('XRANGE', stream, id, id)[1] then
+if not owned and redis.call('XRANGE', stream, id, id)[1] then
   local claim = {'XCLAIM', stream, waiting_group, 'replayed', 0, id, 'FORCE', 'RETRYCOUNT', 0, 'JUSTID'}
   local reply = redis.pcall(unpack(claim))
   if reply.err then

@@ -5,7 +5,7 @@
 --   was taken with a higher count, newer if a later announcement of the same stream was.
 -- Safe to repeat: equal and same owner is answered again. Checked before the first write; no ack falls in between.
 --
--- The ownership hash, written here and in begin, pos_ack, leave and finish:
+-- The ownership hash, written here and in begin, pos_ack, give_up and finish:
 --   e, n      the assignment and the count it was taken with. (e, n) only grows: that is what makes a late take of a
 --             former owner harmless, so a count is never taken back for assignments (no release by count - 1)
 --   owner     who may acknowledge; "" nobody: it was given back or is finished

@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
 from headrace.errors import CommandRefused
-from headrace.names import OWN_MARK
+from headrace.names import claim_key
 from headrace.redis.calls import Call, as_is
 from headrace.spark.options import Address
 from headrace.spark.staging import PatientLink
@@ -88,7 +88,7 @@ def claim_name(space: str, key: str) -> str:
     """The key of a claim. Long ones are hashed: a claim costs about a hundred bytes, whatever its key."""
     raw = key.encode("utf-8", "surrogatepass")
     short = key if len(raw) <= KEY_BYTES else "sha:" + hashlib.sha256(raw).hexdigest()
-    return f"{space}{OWN_MARK}claim:{short}"
+    return claim_key(space, short)
 
 
 def _holder(reply: Any) -> str | None:

@@ -95,7 +95,7 @@ class Ledger:
 
     def get(self, query: str, batch: int) -> Account | None:
         text = self._place.read(self._file(query, batch))
-        return None if text is None else _account(json.loads(text))
+        return None if text is None else account_of(json.loads(text))
 
     def accounts(self) -> list[Account]:
         """Every batch of every query, in order."""
@@ -104,7 +104,7 @@ class Ledger:
             query = folder.removeprefix("query=")
             names = [name for name in self._place.names(f"{self.path}/{folder}") if name.startswith("batch=")]
             texts = [self._place.read(f"{self.path}/{folder}/{name}") for name in names]
-            found += [_account(json.loads(text)) for text in texts if text is not None and query]
+            found += [account_of(json.loads(text)) for text in texts if text is not None and query]
         return sorted(found, key=lambda one: (one.finished_ms, one.batch))
 
     def totals(self) -> Totals:
@@ -114,5 +114,6 @@ class Ledger:
         return f"{self.path}/query={query}/batch={batch}.json"
 
 
-def _account(told: dict[str, Any]) -> Account:
+def account_of(told: dict[str, Any]) -> Account:
+    """An account as its file tells it."""
     return Account(**told)

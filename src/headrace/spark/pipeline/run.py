@@ -99,7 +99,7 @@ class Runner:
             register(self._spark)
             options = source_options(self.pipeline, self.outputs.address)
             entries = self._spark.readStream.format(NAME).options(**options).load()
-        writing = entries.writeStream.queryName(self.pipeline.name).foreachBatch(self._batch)
+        writing = entries.writeStream.queryName(self.pipeline.name).foreachBatch(self._batch_function())
         writing = writing.option("checkpointLocation", self.outputs.checkpoint)
         writing = writing.trigger(availableNow=True) if once else writing.trigger(processingTime="0 seconds")
         self._query = writing.start()
@@ -118,7 +118,7 @@ class Runner:
         self._report(final=True)
         if self._error is not None:
             raise self._failure(self._error)
-        return self.outputs.ledger.totals()
+        return self._totals()
 
     def stop(self) -> None:
         """End after the batch that runs now."""
@@ -133,6 +133,12 @@ class Runner:
             self._query.stop()
 
     # ── inside ──
+
+    def _batch_function(self) -> Callable[[DataFrame, int], None]:
+        return self._batch
+
+    def _totals(self) -> Totals:
+        return self.outputs.ledger.totals()
 
     def _batch(self, entries: DataFrame, number: int) -> None:
         with self._alone:
@@ -169,7 +175,7 @@ class Runner:
         if not final and (told is None or int(told["batchId"]) < last.batch):
             return  # Spark's own figures come a moment later
         self._reported = last.batch
-        self._told(Progress.of(last, lag_of(_as_dict(told))))
+        self._told(Progress.of(last, lag_of(as_dict(told))))
 
     def _failure(self, error: BaseException) -> HeadraceError:
         if isinstance(self._error, HeadraceError):
@@ -210,7 +216,7 @@ def ending_softly(runner: Runner) -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _as_dict(told: Any) -> dict[str, Any] | None:
+def as_dict(told: Any) -> dict[str, Any] | None:
     """Spark's progress: a dict, or in newer versions an object that turns into one."""
     if told is None or isinstance(told, dict):
         return told

@@ -1,0 +1,162 @@
+"""A master dies or stands still under load, and its replica takes over (SPEC 49)."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from headrace import App, CountingRecorder, Delivery, HeadraceError
+from headrace.producer import Durability
+from tests.support.topologies import Cluster
+from tests.support.wait import wait_until
+from tests.support.workshop import GROUP, Ledger, pool
+
+LEASE_S = 0.6
+PACE_S = 0.005
+
+
+class Load:
+    """Adds to some streams until told to stop; notes what was confirmed, and when.
+
+    Until a server is hurt that means: on a replica. Afterwards its successor has none, so an answer is enough.
+    """
+
+    def __init__(self, app: App, names: list[str]) -> None:
+        self._app = app
+        self._names = names
+        self._on = True
+        self.durability: Durability = "replicated"
+        self.confirmed: dict[str, dict[str, float]] = {name: {} for name in names}
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        tasks = [asyncio.ensure_future(self._add(name)) for name in self._names]
+        try:
+            yield
+        finally:
+            self._on = False
+            await asyncio.gather(*tasks)
+
+    async def _add(self, name: str) -> None:
+        stream, n = self._app.stream(name), 0
+        while self._on:
+            n += 1
+            key = f"{name}:{n}"
+            try:
+                await stream.add({"key": key}, key=key, durability=self.durability)
+                self.confirmed[name][key] = time.monotonic()
+            except HeadraceError:
+                await asyncio.sleep(0.05)  # unknown, not failed: it is not asserted about
+            await asyncio.sleep(PACE_S)
+
+
+def gap(moments: list[float], since: float) -> float:
+    """The longest time without an event, from a moment on."""
+    times = [since, *sorted(at for at in moments if at >= since)]
+    return max((later - earlier for earlier, later in pairwise(times)), default=float("inf"))
+
+
+async def _fail_over(
+    cluster: Cluster, prefix: str, app: App, hurt: Callable[[Any], None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    names, ledger = cluster.names(prefix, 3), Ledger()
+
+    async def bill(order: Any, delivery: Delivery[Any]) -> None:
+        ledger.note((delivery.stream, order["key"]), delivery)
+
+    for name in names:
+        app.stream(name).handler(group=GROUP, lease=LEASE_S, concurrency=20)(bill)
+    load = Load(app, names)
+    async with pool(app, 2):
+        async with load.running():
+            await wait_until(lambda: all(len(keys) > 20 for keys in load.confirmed.values()), 10, what="a warm start")
+            victim = await asyncio.to_thread(cluster.member_of, names[0])
+            load.durability = "received"
+            hurt(victim)
+            hurt_at = time.monotonic()
+            await asyncio.to_thread(cluster.until, lambda: _taken_over(cluster, names[0], victim), "a failover")
+            failover_s = time.monotonic() - hurt_at
+            before = len(load.confirmed[names[0]])
+            await wait_until(lambda: len(load.confirmed[names[0]]) > before + 20, 10, what="adds go on")
+        wanted = {(name, key) for name in names for key in load.confirmed[name]}
+        await wait_until(lambda: wanted <= {seen.payload for seen in ledger.seen}, 15, what="all confirmed handled")
+    gaps = {name: gap([seen.at for seen in ledger.seen if seen.payload[0] == name], hurt_at - 0.1) for name in names}
+    with capsys.disabled():
+        others = ", ".join(f"{gaps[name]:.2f}" for name in names[1:])
+        print(f" [failover {failover_s:.2f} s, gap {gaps[names[0]]:.2f} s, other shards {others} s]", end="")
+    assert gaps[names[0]] <= failover_s + 2.0
+    assert max(gaps[name] for name in names[1:]) < 1.0, "a shard that was not hurt stood still"
+
+
+def _taken_over(cluster: Cluster, name: str, victim: Any) -> bool:
+    try:
+        return cluster.member_of(name) is not victim
+    except LookupError:
+        return False
+
+
+@pytest.mark.servers("redis8", "redis6", "valkey9")
+async def test_nothing_confirmed_is_lost_when_a_master_is_killed_and_workers_go_on(
+    cluster: Cluster, prefix: str, make_app: Callable[..., App], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """SPEC 49: SIGKILL of a master under load; the other shards do not notice."""
+    await _fail_over(cluster, prefix, make_app(cluster), lambda victim: victim.kill(), capsys)
+
+
+@pytest.mark.servers("redis8")
+async def test_nothing_confirmed_is_lost_when_a_master_stands_still_and_workers_go_on(
+    cluster: Cluster, prefix: str, make_app: Callable[..., App], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """SPEC 49: SIGSTOP: connections are accepted and nothing is answered; the other shards do not notice."""
+    from headrace.config import ConnectSettings
+
+    patience = ConnectSettings.of(command_timeout="1s", connect_timeout="1s")
+    await _fail_over(cluster, prefix, make_app(cluster, connect=patience), lambda victim: victim.pause(), capsys)
+
+
+@pytest.mark.servers("redis8")
+async def test_other_shards_keep_working_while_one_is_down_for_good(
+    cluster: Cluster, prefix: str, make_app: Callable[..., App]
+) -> None:
+    """SPEC 49: master and replica of one shard are dead; renewals, reads and adds at the others go on."""
+    app, ledger, done = make_app(cluster), Ledger(), asyncio.Event()
+    names = cluster.names(prefix, 3)
+
+    async def bill(order: Any, delivery: Delivery[Any]) -> None:
+        ledger.note((delivery.stream, order["n"]), delivery)
+        if order["n"] == "long":
+            await done.wait()
+
+    for name in names:
+        app.stream(name).handler(group=GROUP, lease=LEASE_S)(bill)
+    async with pool(app, 2):
+        for name in names:
+            await app.stream(name).add({"n": "long"})
+        await wait_until(lambda: len(ledger) == 3)
+        dead = await asyncio.to_thread(cluster.member_of, names[0])
+        shard = [one for one in cluster.members if one is dead or _replicates(one, dead)]
+        for one in shard:
+            one.kill()
+        for n in range(50):
+            for name in names[1:]:
+                await app.stream(name).add({"n": n})
+        await wait_until(lambda: len(ledger) >= 103, 10)
+        await asyncio.sleep(3 * LEASE_S)  # plenty for a robber
+        assert len(ledger) == 103
+        done.set()
+        for one in shard:
+            one.start()
+        await asyncio.to_thread(cluster.until, cluster.ready, "the shard is back")
+    assert isinstance(app.recorder, CountingRecorder)
+    assert app.recorder.total("lost_total", stream=names[1]) + app.recorder.total("lost_total", stream=names[2]) == 0
+
+
+def _replicates(member: Any, master: Any) -> bool:
+    about = member.info("replication")
+    return about["role"] == "slave" and about["master_port"] == master.port

@@ -1,0 +1,108 @@
+"""Keyspace hints: each owner listens to one master, and nothing depends on it (SPEC 21, 50)."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+import pytest
+
+from headrace.hints import Hints
+from headrace.redis.connect import Server as Address
+from headrace.redis.topology import Node, chosen
+from tests.support.servers import Server
+from tests.support.topologies import Cluster
+from tests.support.wait import wait_until
+from tests.topology.test_cluster_moves import another, move_classic
+
+
+@pytest.mark.servers("redis8", "redis6")
+async def test_an_owner_hears_of_the_keys_that_expire_at_its_master_and_only_there(
+    cluster: Cluster, prefix: str
+) -> None:
+    """SPEC 50: assigned deterministically."""
+    for member in cluster.members:
+        member.ask("CONFIG", "SET", "notify-keyspace-events", "Ex")
+    names, heard = cluster.names(prefix, 3), list[str]()
+    hints = Hints(Address(cluster.url), "me", heard.append)
+    hints.start()
+    hints.start()
+    await wait_until(lambda: hints.node is not None)
+    masters = [Node("127.0.0.1", one.port) for one in cluster.members if one.info("replication")["role"] == "master"]
+    assert hints.node == chosen("me", masters)
+    for name in names:
+        cluster.sync().set(f"lock:{{{name}}}:1-1", "x", px=20)
+    mine = [f"lock:{{{name}}}:1-1" for name in names if cluster.member_of(name).port == hints.node.port]
+    await wait_until(lambda: heard == mine, 5)
+    await hints.stop()
+    await hints.stop()
+
+
+@pytest.mark.servers("redis8")
+async def test_an_owner_listens_elsewhere_when_its_master_is_gone_or_the_map_is_read_again(cluster: Cluster) -> None:
+    """SPEC 50: reset_topology() re-reads the map; a dead master's owners go to its successor or to another."""
+    for member in cluster.members:
+        member.ask("CONFIG", "SET", "notify-keyspace-events", "KEA")
+    server = Address(cluster.url)
+    hints = Hints(server, "me", lambda key: None)
+    hints.start()
+    first = await wait_until(lambda: hints.node)
+    hints.reset_topology()
+    await wait_until(lambda: hints.node == first)
+    next(member for member in cluster.members if member.port == first.port).kill()
+    await wait_until(lambda: hints.node not in (None, first), 15)
+    await hints.stop()
+
+
+@pytest.mark.servers("redis8", "valkey9")
+async def test_events_that_are_off_cost_one_line_of_debug_and_nothing_else(
+    server: Server, own_server: Callable[..., Server], caplog: pytest.LogCaptureFixture
+) -> None:
+    """SPEC 21: keyspace notifications off."""
+    hints = Hints(Address(server.url), "me", lambda key: None)
+    with caplog.at_level(logging.DEBUG, "headrace"):
+        hints.start()
+        await wait_until(lambda: any("hints.off" in line for line in caplog.messages))
+        hints.reset_topology()
+        await hints.stop()
+    assert [record.levelno for record in caplog.records if "hints" in record.message] == [logging.DEBUG]
+    assert hints.node is None
+
+
+@pytest.mark.servers("redis8", "redis6")
+async def test_forbidden_config_does_not_keep_anybody_from_listening(
+    own_server: Callable[..., Server], server_key: str
+) -> None:
+    """SPEC 21: CONFIG forbidden; and a user that may not subscribe either has no hints and no trouble."""
+    server = own_server(server_key, config={"notify-keyspace-events": "Ex"}, tcp=True)
+    server.sync().execute_command("ACL", "SETUSER", "ears", "on", ">s", "~*", "&*", "+@all", "-config")
+    server.sync().execute_command("ACL", "SETUSER", "deaf", "on", ">s", "~*", "resetchannels", "+@all", "-config")
+    heard: list[str] = []
+    ears = Hints(Address(f"redis://ears:s@127.0.0.1:{server.port}"), "me", heard.append)
+    deaf = Hints(Address(f"redis://deaf:s@127.0.0.1:{server.port}"), "me", heard.append)
+    ears.start()
+    deaf.start()
+    await wait_until(lambda: ears.node is not None)
+    server.sync().set("lock:{a}:1-1", "x", px=10)
+    await wait_until(lambda: heard == ["lock:{a}:1-1"])
+    assert deaf.node is None
+    await ears.stop()
+    await deaf.stop()
+
+
+@pytest.mark.servers("redis8")
+async def test_a_moved_slot_is_heard_where_it_went(cluster: Cluster, prefix: str) -> None:
+    """The master is chosen, not the key: a lock is heard by whoever listens at the master it is on."""
+    for member in cluster.members:
+        member.ask("CONFIG", "SET", "notify-keyspace-events", "Ex")
+    heard: list[str] = []
+    hints = Hints(Address(cluster.url), "me", heard.append)
+    hints.start()
+    node = await wait_until(lambda: hints.node)
+    mine = next(member for member in cluster.members if member.port == node.port)
+    name = next(name for name in cluster.names(prefix, 3) if cluster.member_of(name) is not mine)
+    move_classic(cluster, name, cluster.member_of(name), mine)
+    cluster.sync().set(f"lock:{{{name}}}:1-1", "x", px=20)
+    await wait_until(lambda: heard == [f"lock:{{{name}}}:1-1"], 5)
+    move_classic(cluster, name, mine, another(cluster, mine))
+    await hints.stop()

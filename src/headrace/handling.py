@@ -18,9 +18,10 @@ from typing import Any
 
 from headrace.acquirer import CHUNK
 from headrace.errors import AssignmentTaken, HeadraceError, Release
-from headrace.holding import LAST_WORDS_S, Holding, Tenure
+from headrace.holding import LAST_WORDS_S, Holding
 from headrace.message import optional_ms
 from headrace.room import Room
+from headrace.tenure import Tenure
 
 log = logging.getLogger("headrace")
 

@@ -28,11 +28,12 @@ from headrace.errors import (
     classify,
 )
 from headrace.events import Added, Disowned, Event, Expired, Terminated
-from headrace.holding import Holding, Tenure
+from headrace.holding import Holding
 from headrace.ownerjob import OwnerJob
 from headrace.policy import spread
 from headrace.redis import ownership
 from headrace.room import Room
+from headrace.tenure import Tenure
 
 if TYPE_CHECKING:
     from headrace.worker import Worker

@@ -111,6 +111,8 @@ def test_an_owner_whose_loop_is_blocked_keeps_its_streams(server: Server, own: O
     stays_sync(lambda: len(owners.history.events("enter")) == 3, 1.5)
     owners.add(names[0], first=2)
     owners.until_acked(5)
+    assert "loop.blocked" in first.log
+    assert "by handler tests.support.rooms.own" in first.log
     assert {event.pid for event in owners.history.events("enter")} == {first.pid}
 
 

@@ -128,12 +128,13 @@ class Feed:
 
     def _settle(self, room: Room[Any], *, drained: bool) -> None:
         """Where a room goes after a read."""
+        self._hungry.pop(room, None)
         if room.space == 0:
-            self._hungry.pop(room, None)
             room.fill()
         elif drained:
-            self._hungry.pop(room, None)
             self._sleep(room)
+        else:
+            self._hungry[room] = None  # behind the others: each in its turn
 
     # ── those that wait for their stream ──
 

@@ -22,7 +22,7 @@ import time
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from headrace.acquirer import Acquirer
+from headrace.acquirer import CHUNK, Acquirer
 from headrace.assignment import Assignment
 from headrace.codec import Codec, decode_fields
 from headrace.entrance import Entrance
@@ -85,6 +85,7 @@ class Holding:
         self._tenants: Tenants | None = None
         self._fail: Callable[[BaseException], None] = lambda error: None
         self._stopping = False
+        self._rebalances = settings.rebalance and inherits  # a listener lets go of rooms itself
         self._mistrusts = False  # an answer did not arrive whole: I may hold what I never saw
         self._idle_turns = 0
         self._asking: asyncio.Task[None] | None = None
@@ -150,8 +151,9 @@ class Holding:
         while not self._stopping:
             try:
                 if self._mistrusts:
-                    await self.accept(await self.acquirer.unknown(list(self.tenures)))
-                    self._mistrusts = False
+                    found = await self.acquirer.unknown(list(self.tenures))
+                    await self.accept(found)
+                    self._mistrusts = len(found) >= CHUNK  # there may be more
                 taken = await self.acquirer.turn()
                 self._idle_turns = 0 if taken else self._idle_turns + 1
                 await self.accept(taken)
@@ -315,7 +317,7 @@ class Holding:
         differs = self._inventory.differs(beat.mine, len(self.tenures))
         if (self.post.in_doubt or differs) and (self._asking is None or self._asking.done()):
             self._asking = asyncio.get_running_loop().create_task(self._ask_what_is_mine())
-        elif self.settings.rebalance and not self._stopping:
+        elif self._rebalances and not self._stopping:
             self._rebalance()
 
     async def _ask_what_is_mine(self) -> None:
@@ -360,7 +362,8 @@ class Holding:
         for tenure in self.tenures.values():
             tenure.room.stop()
         with contextlib.suppress(HeadraceError):  # siblings would only share less fairly
-            await self.calls.link.call(self.post.call())
+            beat = await self.calls.link.call(self.post.call())
+            self.post.in_doubt = self.post.in_doubt or not beat.alive
         if self._tenants is not None:
             await self._tenants.leave(grace_s, hurry)
         try:

@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[2]
 LUA = ROOT / "src/headrace/redis/lua"
 OWNING = {
     *("announce", "take", "begin", "pos_ack", "leave", "finish", "finished"),
-    *("raise", "beat", "inherit", "expired", "claim"),
+    *("raise", "beat", "inherit", "expired", "claim", "set_aside"),
 }
 
 

@@ -84,6 +84,7 @@ async def test_an_announced_stream_is_owned_by_one_in_order_with_its_info(
     for name in names:
         assert (await rooms.announce(name, {"tenant": name})).new
         assert not (await rooms.announce(name, {"tenant": "other"})).new
+        assert not (await asyncio.to_thread(rooms.announce_sync, name)).new
         await fill(app, name, 50)
     async with pool(app, 3):
         await wait_until(lambda: len(book.seen) >= 500, 10)

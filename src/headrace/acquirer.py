@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable
 
 from headrace.assignment import Assignment, level_of
+from headrace.errors import HeadraceError
 from headrace.member import Member
 from headrace.recorder import Recorder
 from headrace.redis import commands, ownership, scripts
@@ -40,6 +41,7 @@ class Acquirer:
         limit: Callable[[], int],
         held: Callable[[], int],
         inherits: bool,
+        rebalance: bool,
     ) -> None:
         self._member = member
         self._link = link
@@ -47,10 +49,11 @@ class Acquirer:
         self._limit = limit
         self._held = held
         self._inherits = inherits
+        self._rebalance = rebalance
         self._lease_s = member.settings.lease_ms / 1000
         self._patience_s = min(PATIENCE_S, self._lease_s)
         self._look_ms = min(LOOK_MS, member.settings.lease_ms // 4)
-        self.share = 1
+        self.share, self._owners = 1, 1
         self._server_ms, self._server_at = 0, 0.0
         self._epoch = -1
         self._quiet_until = 0.0
@@ -58,7 +61,7 @@ class Acquirer:
         self._extra = 1  # how many beyond the share the next time nobody else has taken any
 
     def heard(self, beat: ownership.Beat) -> None:
-        self.share = beat.share
+        self.share, self._owners = beat.share, beat.owners
 
     def excess(self) -> int:
         """How many more than its fair share this owner has."""
@@ -73,25 +76,31 @@ class Acquirer:
     async def turn(self) -> list[Assignment]:
         """Take what there is and may be taken; waits a moment where there is nothing."""
         await self._connected()
-        if self._held() > self.share:
+        if self._is_full():
             # A share changes with every owner that comes or goes, and a long lease is too long to wait for the news.
             self.heard(await self._link.call(self._look()))
         wanted = self._wanted()
         if wanted <= 0:
             await asyncio.sleep(self._look_ms / 1000)
             return []
-        beyond = self._held() > self.share
+        beyond = self._is_full()
         taken = await self._left_over(wanted)
         taken += await self._fresh(wanted - len(taken), wait=not taken)
         if beyond:
             self._extra = min(CHUNK, 2 * self._extra) if taken else 1
         return taken
 
+    def _is_full(self) -> bool:
+        """Whether others come first. With its exact share an owner takes what is new, lest it wait for the next beat;
+        but where owners hand on what they have too many of, that would be taking back what was just handed on."""
+        held = self._held()
+        return held > self.share or (held == self.share and self._rebalance and self._owners > 1)
+
     def _wanted(self) -> int:
         """How many to ask for now."""
         held, now = self._held(), time.monotonic()
         room = min(CHUNK, self._limit() - held)
-        if held <= self.share:
+        if not self._is_full():
             self._patient_until, self._extra = now + self._patience_s, 1
             return min(room, max(1, self.share - held))
         if now < self._patient_until:
@@ -158,7 +167,18 @@ class Acquirer:
         found = await self._link.call(scripts.mine(member.keys, member.group, member.owner, CHUNK, known))
         self._lost_to_trimming(found.trimmed)
         self._recorder.count("found_total", len(found.taken), **member.labels)
-        return [Assignment(id_, fields, count) for id_, fields, count, _ in found.taken]
+        # An earlier process of this name may have taken the streams with these counts, and may only be paused: the next
+        # count makes a new epoch, and nothing it says counts any more.
+        lifts = [
+            ownership.lift(member.keys, member.group, member.owner, id_, count, count + 1)
+            for id_, _, count, _ in found.taken
+        ]
+        words = await self._link.pipe(lifts) if lifts else []
+        return [
+            Assignment(id_, fields, count + 1)
+            for (id_, fields, count, _), word in zip(found.taken, words, strict=True)
+            if not isinstance(word, HeadraceError) and word.kind == "ok"
+        ]
 
     async def make_group(self) -> None:
         """The group has vanished: at 0, because what is finished is deleted and what is not has to be owned again."""

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+import random
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from headrace.assignment import Assignment, write_info
-from headrace.errors import AddUnknown, CommandRefused, HeadraceError, Unavailable
+from headrace.errors import AddUnknown, CommandRefused, DecodeError, HeadraceError, Unavailable
 from headrace.names import Keys, check_stream, keys_of
+from headrace.policy import reconnect_delay_ms
 from headrace.redis import commands, ownership
 from headrace.redis.link import Link
 from headrace.redis.ownership import Announced, Place
@@ -42,7 +45,7 @@ class Announcements:
     async def announce(self, name: str, info: object = None) -> Announced:
         """Name a data stream. Says whether that is new; a name that is not finished is announced once."""
         call = ownership.announce(self._keys, check_stream(name), write_info(info))
-        until = time.monotonic() + PATIENCE_S
+        until, tries = time.monotonic() + PATIENCE_S, 0
         while True:
             try:
                 return await self._link.call(call)
@@ -52,6 +55,8 @@ class Announcements:
                         f"announcement of {name}: no answer, so whether it was added is unknown: announce it again",
                         results=[None],
                     ) from error
+                await asyncio.sleep(reconnect_delay_ms(tries, random.random()) / 1000)
+                tries += 1
 
     async def listed(self) -> list[Listed]:
         """All that are announced and not finished, by name."""
@@ -84,7 +89,6 @@ class Announcements:
         if isinstance(groups, HeadraceError) and not isinstance(groups, CommandRefused):
             raise groups
         lags = [] if isinstance(groups, HeadraceError) else [each.lag for each in groups if each.name == mirror]
-        info = Assignment(entries[0][0], entries[0][1], 0).info if entries else {}
         return Listed(
             name=name,
             id=id_,
@@ -93,5 +97,15 @@ class Announcements:
             position=standing.position,
             lag=lags[0] if lags else None,
             tries=standing.tries,
-            info=info,
+            info=_info(entries),
         )
+
+
+def _info(entries: list[tuple[bytes, list[bytes]]]) -> Any:
+    """What announce() was given; what is no JSON is shown as the text it is."""
+    if not entries:
+        return {}
+    try:
+        return Assignment(*entries[0], count=0).info
+    except DecodeError as error:
+        return str(error)

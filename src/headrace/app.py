@@ -19,7 +19,7 @@ from headrace.assignments import Assignments
 from headrace.board import Board
 from headrace.config import ConnectSettings, duration_ms
 from headrace.errors import ConfigError, HandlerRefused
-from headrace.holding import Holding, Tenants
+from headrace.holding import Holding
 from headrace.job import Job
 from headrace.names import check_owner, owner_name
 from headrace.ownerjob import OwnerJob
@@ -30,6 +30,7 @@ from headrace.redis.calls import Call
 from headrace.redis.connect import Server
 from headrace.redis.link import Link
 from headrace.stream import Stream
+from headrace.tenure import Tenants
 from headrace.worker import Worker
 
 log = logging.getLogger("headrace")

@@ -6,15 +6,17 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from headrace.announcements import Announcements, Listed
+from headrace.assignment import write_info
 from headrace.codec import Codec, codec_for
 from headrace.deadletters import DeadLetters
 from headrace.errors import ConfigError, NotOwned
 from headrace.events import Expired
 from headrace.holding import place_of
 from headrace.listening import QUEUE, Events
-from headrace.names import check_group, keys_of
+from headrace.names import check_group, check_stream, keys_of
 from headrace.options import whole_number
 from headrace.ownerjob import OwnerJob, OwnerSettings, make_owner_job, merged
+from headrace.redis import ownership
 from headrace.redis.ownership import Announced, Place
 from headrace.room import Room
 
@@ -62,6 +64,10 @@ class Assignments(Generic[T]):
         ``info`` is JSON that every owner gets, also after a takeover. Answers (id, new).
         """
         return await self._announcements.announce(name, info)
+
+    def announce_sync(self, name: str, info: object = None) -> Announced:
+        """The same for code without an event loop: plain ``def`` handlers, scripts."""
+        return self._app.sync_call(ownership.announce(self.keys, check_stream(name), write_info(info)))
 
     async def listed(self) -> list[Listed]:
         """All assignments that are not finished: who owns them, how far they are."""

@@ -1,11 +1,13 @@
 """What happens to assignments, for those who want to decide themselves (SPEC 44).
 
-async for event in rooms.events():
-    match event:
-        case events.Added(room): ...          # this owner has it now: read it, ack it, finish it
-        case events.Expired() as expired: ...  # its owner's lease ended: rooms.claim(expired) takes it, if nobody has
-        case events.Disowned(name): ...        # another owner has it now: stop, nothing said from here counts
-        case events.Terminated(reason): ...    # no more events: everything unfinished was handed back
+    async for event in rooms.events():
+        match event:
+            case events.Added(room): ...           # this owner has it now: read it, ack it, finish it
+            case events.Expired() as expired: ...  # its owner's lease has ended: rooms.claim(expired) may take it
+            case events.Disowned(name): ...        # another owner has it now: nothing said from here counts
+            case events.Terminated(reason): ...    # no more events: everything unfinished was handed back
+
+Import the module, not its names: `headrace.Added` is what an add answers.
 """
 
 from __future__ import annotations

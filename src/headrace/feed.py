@@ -29,6 +29,7 @@ log = logging.getLogger("headrace")
 REEL = 200  # streams of one blocking read (SPEC 45)
 BLOCK_MS = 5_000
 BLIND_BLOCK_MS = 250  # where CLIENT UNBLOCK is forbidden: how long a new room may wait to be read
+FEW, GATHER_S = 20, 0.002  # a read over more streams than a few waits so long for others to have something, too
 PULL = 200  # streams read in one write
 WAKE_S = 0.002  # rooms that fall asleep together interrupt a blocked read once
 POLL_LEAST_S, POLL_MOST_S, POLL_RATE = 0.05, 2.0, 5_000  # in a cluster: looks a second, over all rooms
@@ -127,12 +128,13 @@ class Feed:
 
     def _settle(self, room: Room[Any], *, drained: bool) -> None:
         """Where a room goes after a read."""
+        self._hungry.pop(room, None)
         if room.space == 0:
-            self._hungry.pop(room, None)
             room.fill()
         elif drained:
-            self._hungry.pop(room, None)
             self._sleep(room)
+        else:
+            self._hungry[room] = None  # behind the others: each in its turn
 
     # ── those that wait for their stream ──
 
@@ -221,8 +223,11 @@ class Reel:
             block_ms, self.blocked = self._feed.block_ms, True
             try:
                 read = ownership.read_after(after, self._feed.prefetch, block_ms)
-                self._feed.arrived(self, await self.link.call(read, wait_ms=block_ms))
+                entries = await self.link.call(read, wait_ms=block_ms)
+                self._feed.arrived(self, entries)
                 tries = 0
+                if entries and len(self.rooms) > FEW:
+                    await asyncio.sleep(GATHER_S)
             except WrongType:
                 self._feed.singly(self)
             except HeadraceError as error:

@@ -1,8 +1,11 @@
 """Handlers of rooms: a task for each room, and what becomes of the room when it ends.
 
-returns     finished, or handed back: at once if this owner stops or has too many, else after a growing moment
-raises      logged, and tried again after its backoff; to the dead letters after the last attempt
-room lost   nothing: another owner has it. The handler is told (room.lost, AssignmentTaken), not cancelled
+A handler of a room ends as others do:
+
+    returns     finished, or handed back: at once if this owner stops or has too many, else after a growing moment
+    raises      logged, and tried again after its backoff; to the dead letters after the last attempt. Retry, Release
+                and Bury say what they say elsewhere
+    room lost   nothing: another owner has it. The handler is told (room.lost, AssignmentTaken), not cancelled
 """
 
 from __future__ import annotations
@@ -14,9 +17,11 @@ from collections.abc import Callable
 from typing import Any
 
 from headrace.acquirer import CHUNK
-from headrace.errors import AssignmentTaken, HeadraceError
-from headrace.holding import Holding, Tenure
+from headrace.errors import AssignmentTaken, HeadraceError, Release
+from headrace.holding import LAST_WORDS_S, Holding
+from headrace.message import optional_ms
 from headrace.room import Room
+from headrace.tenure import Tenure
 
 log = logging.getLogger("headrace")
 
@@ -54,7 +59,8 @@ class Handlers:
         hurried.cancel()
         for task in self._tasks.values():
             task.cancel()
-        await asyncio.gather(everything, return_exceptions=True)
+        # What they say at their end needs the server; where it is away, heirs take the rooms after a lease.
+        await asyncio.wait({everything}, timeout=LAST_WORDS_S)
 
     def _ended(self, name: str, task: asyncio.Task[None]) -> None:
         if self._tasks.get(name) is task:
@@ -73,15 +79,17 @@ class Handlers:
             await self._hand_back(tenure)
             if not self._leaving:
                 raise
+        except Release as asked:
+            await self._hand_back(tenure, optional_ms(asked.after))
         except Exception as error:  # noqa: BLE001 - whatever a handler raises is its outcome
             await self._failed(tenure, error)
         else:
             await self._hand_back(tenure)
 
-    async def _hand_back(self, tenure: Tenure) -> None:
+    async def _hand_back(self, tenure: Tenure, after_ms: int | None = None) -> None:
         at_once = tenure.moving or tenure.room.stopping
         with contextlib.suppress(HeadraceError):  # the worker ends while the server is away: heirs take it
-            await self._holding.hand_back(tenure, after_ms=0 if at_once else None)
+            await self._holding.hand_back(tenure, after_ms=0 if at_once else after_ms)
 
     async def _failed(self, tenure: Tenure, error: Exception) -> None:
         room = tenure.room

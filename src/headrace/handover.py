@@ -18,8 +18,9 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 from headrace.assignment import RELEASED, Assignment
-from headrace.errors import AssignmentTaken
+from headrace.errors import AssignmentTaken, Bury, Retry
 from headrace.member import Member
+from headrace.message import optional_ms
 from headrace.policy import release_delay_ms
 from headrace.recorder import Recorder
 from headrace.redis import ownership, scripts
@@ -53,10 +54,11 @@ class Handover:
         """Its handler raised."""
         settings = self._member.settings
         tries = await self._leave(room, failed=True)
-        if tries >= settings.max_attempts:
+        if tries >= settings.max_attempts or isinstance(error, Bury):
             await self.bury(assignment, type(error).__name__, str(error), tries)
             return
-        wait_ms = settings.backoff.delay_ms(tries, random.random())
+        asked_ms = optional_ms(error.after) if isinstance(error, Retry) else None
+        wait_ms = settings.backoff.delay_ms(tries, random.random()) if asked_ms is None else asked_ms
         await self._park(assignment, wait_ms, "waiting")
         self._recorder.count("retried_total", 1, **self._member.labels)
 

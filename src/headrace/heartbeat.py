@@ -14,12 +14,13 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import CodeType
 from typing import Any
 
 from headrace.errors import HeadraceError, Verdict, classify
 from headrace.member import Member
-from headrace.pulse import Pulse
+from headrace.pulse import Pulse, Vigil
 from headrace.recorder import Recorder
 from headrace.redis import ownership, replies, scripts
 from headrace.redis.calls import Call
@@ -96,15 +97,21 @@ class Heartbeat:
         pulse: Pulse,
         recorder: Recorder,
         *,
+        names: Mapping[CodeType, str],
         tell: Callable[[float], None] | None = None,
     ) -> None:
         self._posts = list(posts)
-        self._pulse = pulse
         self._tell = tell
         self._recorder = recorder
         lease_ms = min(post.member.settings.lease_ms for post in posts)
         self._look_s = lease_ms / 1000 / LOOKS
-        self._stall_s = min(post.member.settings.stall_after_ms for post in posts) / 1000
+        self._vigil = Vigil(
+            pulse,
+            lease_s=lease_ms / 1000,
+            stall_s=min(post.member.settings.stall_after_ms for post in posts) / 1000,
+            names=names,
+            stalled=lambda: recorder.count("stalled_total", 1, **posts[0].member.labels),
+        )
         limit_ms = max(50, lease_ms // 4)
         self._links: list[SyncLink] = [
             server.sync_link(f"headrace:{owner}:beat", at=post.member.stream, timeout_ms=limit_ms) for post in posts
@@ -112,7 +119,6 @@ class Heartbeat:
         self._stop = threading.Event()
         self._loop = asyncio.get_running_loop()
         self._thread = threading.Thread(target=self._run, name="headrace-heartbeat", daemon=True)
-        self._stalled = False
         self._failing = False
 
     @property
@@ -141,7 +147,7 @@ class Heartbeat:
             now = time.monotonic()
             if self._tell is not None:
                 self._tell(now)
-            if self._is_stalled(now):
+            if self._vigil.is_stalled(now):
                 continue
             for post, link in zip(self._posts, self._links, strict=True):
                 if now >= post.beat_at + post.lease_s / 3 or post.in_doubt:
@@ -173,16 +179,6 @@ class Heartbeat:
             link.call(post.join)
         except HeadraceError as error:
             self._report(post, error)
-
-    def _is_stalled(self, now: float) -> bool:
-        still_s = now - self._pulse.at
-        if still_s <= self._stall_s:
-            self._stalled = False
-        elif not self._stalled:
-            self._stalled = True
-            self._recorder.count("stalled_total", 1, **self._posts[0].member.labels)
-            log.error("loop.stalled for %.1f s: the lease is not renewed, siblings will take over", still_s)
-        return self._stalled
 
     def _on_loop(self, callback: Callable[..., None], *args: Any) -> None:
         try:

@@ -1,15 +1,18 @@
 """A holding: everything one owner has of one group of assignments. Wires the services, as a lane does for a handler.
 
-acquirer ──▶ takeover ──▶ Room ◀── feed (data streams)        heartbeat (thread): one lease for all of it
-                           │ handler, or listener
-                           ├──▶ positions (acks)
-                           └──▶ handover (back, failed, finish)
+    acquirer ──▶ takeover ──▶ Room ◀── feed (data streams)
+                               │  handler, or listener
+                               ├──▶ positions (acks)
+                               └──▶ handover (back, failed, finish)
+
+The heartbeat, a thread, keeps one lease for all of it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import json
 import logging
 import os
@@ -17,23 +20,24 @@ import random
 import socket
 import time
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
-from headrace.acquirer import Acquirer
+from headrace.acquirer import CHUNK, Acquirer
 from headrace.assignment import Assignment
 from headrace.codec import Codec, decode_fields
-from headrace.errors import AssignmentTaken, CodecError, HeadraceError, NameRefused, NoGroup, Verdict, classify
+from headrace.entrance import Entrance
+from headrace.errors import AssignmentTaken, HeadraceError, NoGroup, Verdict, classify
 from headrace.feed import Feed
 from headrace.handover import Handover
 from headrace.heartbeat import Post
+from headrace.inventory import Inventory
 from headrace.member import Member
 from headrace.names import keys_of, mirror_group
 from headrace.ownerjob import OwnerSettings
-from headrace.policy import crash_delay_ms, reconnect_delay_ms, spread
+from headrace.policy import reconnect_delay_ms
 from headrace.positions import Positions
 from headrace.recorder import Recorder
-from headrace.redis import commands, ownership, replies, scripts
+from headrace.redis import ownership, replies, scripts
 from headrace.redis.calls import Call
 from headrace.redis.capabilities import Capabilities
 from headrace.redis.connect import Server
@@ -42,36 +46,14 @@ from headrace.redis.letters import open_copy
 from headrace.redis.ownership import Beat, Place, Take
 from headrace.room import OwnedMessage, Room
 from headrace.takeover import Takeover
+from headrace.tenure import Tenants, Tenure
 
 log = logging.getLogger("headrace")
 
-PAGE = 1_000  # pending rows asked for at once
 LAST_WORDS_S = 5.0
+NO_GROUP_S = 0.05  # between two tries to make a group that has vanished
 
 Watch = Callable[[Coroutine[Any, Any, None], str], None]
-
-
-@dataclass(eq=False, slots=True)
-class Tenure:
-    """One assignment in this owner's hands."""
-
-    assignment: Assignment
-    room: Room[Any]
-    moving: bool = False  # to be handed on, because this owner has too many
-    leaving: bool = False  # its end is on its way to the server
-
-
-class Tenants(Protocol):
-    """Who lives in the rooms: handlers (handling.Handlers) or whoever listens to events (listening.Listening)."""
-
-    @property
-    def room(self) -> int:
-        """How many more rooms they can take in just now."""
-
-    def enter(self, tenure: Tenure) -> None: ...
-    def lost(self, tenure: Tenure) -> None: ...
-    async def leave(self, grace_s: float, hurry: asyncio.Event) -> None:
-        """Stop using the rooms: those still there afterwards are handed back by the holding."""
 
 
 class Holding:
@@ -103,8 +85,8 @@ class Holding:
         self._tenants: Tenants | None = None
         self._fail: Callable[[BaseException], None] = lambda error: None
         self._stopping = False
+        self._rebalances = settings.rebalance and inherits  # a listener lets go of rooms itself
         self._mistrusts = False  # an answer did not arrive whole: I may hold what I never saw
-        self._odd = 0  # beats in a row that counted other than I do
         self._idle_turns = 0
         self._asking: asyncio.Task[None] | None = None
         self.post = Post(member, told=self.told, failed=self._failed, join=self.join_call())
@@ -113,9 +95,16 @@ class Holding:
             limit=self._limit,
             held=lambda: len(self.tenures),
             inherits=inherits,
+            rebalance=settings.rebalance,
         )
-        self.takeover = Takeover(member, self.calls, self._data, self.place)
         self.handover = Handover(member, self.calls, self._data, recorder, self.place)
+        self._entrance = Entrance(
+            Takeover(member, self.calls, self._data, self.place),
+            self.handover,
+            max_attempts=settings.handler.max_attempts,
+            room=self._room,
+        )
+        self._inventory = Inventory(member, self.calls)
         self.positions = Positions(
             *(member, self._ack_link, recorder), place=self.place, lost=self.lose, read=self._reads
         )
@@ -162,14 +151,16 @@ class Holding:
         while not self._stopping:
             try:
                 if self._mistrusts:
-                    await self.accept(await self.acquirer.unknown(list(self.tenures)))
-                    self._mistrusts = False
+                    found = await self.acquirer.unknown(list(self.tenures))
+                    await self.accept(found)
+                    self._mistrusts = len(found) >= CHUNK  # there may be more
                 taken = await self.acquirer.turn()
                 self._idle_turns = 0 if taken else self._idle_turns + 1
                 await self.accept(taken)
                 tries = 0
             except NoGroup:
                 await self._make_group()
+                await asyncio.sleep(NO_GROUP_S)
             except HeadraceError as error:
                 self._mistrusts = True
                 self._recorder.count("server_error_total", 1, role="acquirer", error=type(error).__name__)
@@ -191,6 +182,8 @@ class Holding:
 
     async def accept(self, assignments: list[Assignment]) -> list[Tenure]:
         """Take over the streams of assignments that this owner now holds."""
+        if not assignments:
+            return []
         fresh = [each for each in assignments if each.id not in self.tenures and each.id not in self._entering]
         self._entering.update(each.id for each in fresh)
         try:
@@ -203,44 +196,19 @@ class Holding:
         return [tenure for tenure in entered if tenure is not None]
 
     async def _enter(self, assignment: Assignment) -> Tenure | None:
-        try:
-            name, info = assignment.name, assignment.info
-        except (CodecError, NameRefused) as error:
-            await self.handover.bury(assignment, type(error).__name__, str(error), 0)
-            return None
-        try:
-            assignment, took = await self.takeover.take(assignment, name)
-        except HeadraceError as error:  # that stream's own: a key of another type, a missing right
-            await self.handover.bury(assignment, type(error).__name__, str(error), 0)
-            return None
-        if took is None:
-            return None
-        return await self._enter_room(assignment, self._room(assignment, name, info, took), took.tries)
-
-    async def _enter_room(self, assignment: Assignment, room: Room[Any], tries: int) -> Tenure | None:
-        most = self.settings.handler.max_attempts
-        delay_ms = crash_delay_ms(tries, most) if assignment.former and tries else 0
-        try:
-            if tries >= most:
-                await self.handover.exhausted(assignment, room, tries)
-                return None
-            if delay_ms or self._stopping:
-                await self.handover.later(assignment, room, spread(delay_ms, random.random()) if delay_ms else 0)
-                return None
-        except AssignmentTaken:
-            return None
-        tenure = Tenure(assignment, room)
-        self.tenures[assignment.id] = tenure
-        self.by_name[room.name] = tenure
-        self.feed.open(room)
-        assert self._tenants is not None
-        self._tenants.enter(tenure)
+        tenure = await self._entrance.enter(assignment)
+        if tenure is not None:
+            self.tenures[tenure.assignment.id] = tenure
+            self.by_name[tenure.room.name] = tenure
+            self.feed.open(tenure.room)
+            assert self._tenants is not None
+            self._tenants.enter(tenure)
         return tenure
 
-    def _room(self, assignment: Assignment, name: str, info: Any, took: Take) -> Room[Any]:
+    def _room(self, assignment: Assignment, took: Take) -> Room[Any]:
         return Room(
-            *(self, self.post, name),
-            info=info,
+            *(self, self.post, assignment.name),
+            info=assignment.info,
             owner=self.member.owner,
             epoch=took.epoch,
             position=took.position.encode(),
@@ -261,6 +229,9 @@ class Holding:
 
     async def ack(self, room: Room[Any], raw_id: bytes, number: int) -> None:
         await self.positions.ack(room, raw_id, number)
+
+    def ack_soon(self, room: Room[Any], raw_id: bytes, number: int) -> None:
+        self.positions.put(room, raw_id, number)
 
     async def bury(self, room: Room[Any], message: OwnedMessage[Any], reason: str, error: str, attempts: int) -> None:
         await self.positions.flushed(room)
@@ -343,18 +314,17 @@ class Holding:
     def told(self, beat: Beat) -> None:
         self.acquirer.heard(beat)
         self.post.wake()
-        self._odd = self._odd + 1 if beat.mine != len(self.tenures) else 0
-        if (self.post.in_doubt or self._odd >= 2) and (self._asking is None or self._asking.done()):
-            self._odd = 0
+        differs = self._inventory.differs(beat.mine, len(self.tenures))
+        if (self.post.in_doubt or differs) and (self._asking is None or self._asking.done()):
             self._asking = asyncio.get_running_loop().create_task(self._ask_what_is_mine())
-        elif self.settings.rebalance and not self._stopping:
+        elif self._rebalances and not self._stopping:
             self._rebalance()
 
     async def _ask_what_is_mine(self) -> None:
         """The lease had ended, or counts differ: some may be somebody else's by now."""
         known, beat_at = dict(self.tenures), self.post.beat_at
         try:
-            mine = await self._mine()
+            mine = await self._inventory.mine()
         except HeadraceError as error:
             log.warning("assignments.unsure stream=%s: %s", self.member.stream, error)
             return  # still in doubt: asked again with the next beat
@@ -363,17 +333,6 @@ class Holding:
                 self.lose(tenure.room, "")
         self._mistrusts = self._mistrusts or len(mine) > len(known)
         self.post.trust(beat_at)
-
-    async def _mine(self) -> dict[bytes, int]:
-        member, mine, start = self.member, {}, "-"
-        while True:
-            page = await self.calls.call(
-                commands.pending_rows(member.keys, member.group, PAGE, start=start, owner=member.owner)
-            )
-            mine.update({row.id.encode(): row.count for row in page})
-            if len(page) < PAGE:
-                return mine
-            start = f"({page[-1].id}"
 
     def _rebalance(self) -> None:
         """Hand on what is above the fair share, between two messages."""
@@ -399,11 +358,12 @@ class Holding:
 
     async def stop(self, grace_s: float, hurry: asyncio.Event) -> None:
         """Take nothing more, let the rooms be left between two messages, hand them all on (SPEC 22 for rooms)."""
-        self._stopping = self.post.leaving = True
+        self._stopping = self._entrance.closed = self.post.leaving = True
         for tenure in self.tenures.values():
             tenure.room.stop()
         with contextlib.suppress(HeadraceError):  # siblings would only share less fairly
-            await self.calls.link.call(self.post.call())
+            beat = await self.calls.link.call(self.post.call())
+            self.post.in_doubt = self.post.in_doubt or not beat.alive
         if self._tenants is not None:
             await self._tenants.leave(grace_s, hurry)
         try:
@@ -438,6 +398,7 @@ class Holding:
         return [link.client_id for link in links if link.client_id]
 
 
+@functools.lru_cache(maxsize=50_000)  # asked for with every ack
 def place_of(stream: str, group: str, name: str) -> Place:
     """Where the ownership of one data stream is kept, for one group of an announcement stream."""
     keys = keys_of(name)

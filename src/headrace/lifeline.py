@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -23,7 +22,7 @@ from typing import Any
 from headrace.errors import HeadraceError, Verdict, classify
 from headrace.member import Member
 from headrace.message import Delivery
-from headrace.pulse import Pulse
+from headrace.pulse import Pulse, Vigil
 from headrace.recorder import Recorder
 from headrace.redis import replies, scripts
 from headrace.redis.calls import Call, Word
@@ -71,14 +70,17 @@ class Lifeline:
         lease_ms = min(strand.member.settings.lease_ms for strand in strands)
         self._look_s = lease_ms / 1000 / LOOKS
         self._blocked_s = lease_ms / 2000
-        self._stall_s = min(strand.member.settings.stall_after_ms for strand in strands) / 1000
+        self._vigil = Vigil(
+            pulse,
+            lease_s=lease_ms / 1000,
+            stall_s=min(strand.member.settings.stall_after_ms for strand in strands) / 1000,
+            names={strand.code: strand.name for strand in strands if strand.code is not None},
+            stalled=lambda: recorder.count("stalled_total", 1, **strands[0].member.labels),
+        )
         self._link: SyncLink = server.sync_link(f"headrace:{owner}:lifeline", timeout_ms=max(50, lease_ms // 4))
         self._stop = threading.Event()
         self._loop = asyncio.get_running_loop()
-        self._loop_thread = threading.get_ident()
         self._thread = threading.Thread(target=self._run, name="headrace-lifeline", daemon=True)
-        self._warned_at = 0.0
-        self._stalled = False
         self._failing = False
 
     @property
@@ -106,7 +108,7 @@ class Lifeline:
             now = time.monotonic()
             if self._tell is not None:
                 self._tell(now)
-            if self._is_stalled(now):
+            if self._vigil.is_stalled(now):
                 continue
             failed: HeadraceError | None = None
             for strand in self._strands:
@@ -166,36 +168,6 @@ class Lifeline:
             self._loop.call_soon_threadsafe(callback, *args)
         except RuntimeError:
             self._stop.set()  # the loop is closed: nobody is left to be told
-
-    # ── is the loop alive? ──
-
-    def _is_stalled(self, now: float) -> bool:
-        still_s = now - self._pulse.at
-        if still_s > self._blocked_s and now - self._warned_at > max(1.0, self._blocked_s):
-            self._warned_at = now
-            log.warning("loop.blocked for %.1f s by %s: leases are kept alive meanwhile", still_s, self._blocker())
-        if still_s <= self._stall_s:
-            self._stalled = False
-        elif not self._stalled:
-            self._stalled = True
-            self._recorder.count("stalled_total", 1, **self._strands[0].member.labels)
-            log.error(
-                "loop.stalled for %.1f s by %s: renewals stop, a sibling will take over",
-                still_s,
-                self._blocker(),
-            )
-        return self._stalled
-
-    def _blocker(self) -> str:
-        """The handler on the loop's stack, else the innermost function there."""
-        names = {strand.code: strand.name for strand in self._strands if strand.code is not None}
-        frame = sys._current_frames().get(self._loop_thread)  # noqa: SLF001 - the documented way
-        inner = f"{frame.f_code.co_qualname}" if frame is not None else "something unknown"
-        while frame is not None:
-            if frame.f_code in names:
-                return f"handler {names[frame.f_code]}"
-            frame = frame.f_back
-        return inner
 
     def _report(self, error: HeadraceError) -> None:
         self._recorder.count("renew_failed_total", 1, **self._strands[0].member.labels)

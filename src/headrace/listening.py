@@ -12,7 +12,7 @@ import logging
 import random
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
@@ -28,11 +28,12 @@ from headrace.errors import (
     classify,
 )
 from headrace.events import Added, Disowned, Event, Expired, Terminated
-from headrace.holding import Holding, Tenure
+from headrace.holding import Holding
 from headrace.ownerjob import OwnerJob
 from headrace.policy import spread
 from headrace.redis import ownership
 from headrace.room import Room
+from headrace.tenure import Tenure
 
 if TYPE_CHECKING:
     from headrace.worker import Worker
@@ -172,7 +173,7 @@ class Events:
                 await worker.start()
                 self._worker = worker
                 running = asyncio.get_running_loop()
-                works = (worker.wait(), self._here().scan())
+                works = (worker.wait, self._here().scan)
                 self._tasks = [running.create_task(self._guarded(work)) for work in works]
         return self._here()
 
@@ -184,10 +185,10 @@ class Events:
         self._listener = Listener(holding, self._limit)
         return self._listener
 
-    async def _guarded(self, work: Any) -> None:
+    async def _guarded(self, work: Callable[[], Awaitable[None]]) -> None:
         """What fails for good is the last event."""
         try:
-            await work
+            await work()
         except Exception as error:  # noqa: BLE001 - whatever failed the worker for good
             log.error("listening.failed stream=%s: %s", self._job.stream, error)  # noqa: TRY400 - one clear line
             self._tasks = [task for task in self._tasks if task is not asyncio.current_task()]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final
 
 from headrace.codec import Codec
@@ -63,9 +63,6 @@ class OwnerJob:
     @property
     def name(self) -> str:
         return f"{self.function.__module__}.{getattr(self.function, '__qualname__', repr(self.function))}"
-
-    def with_concurrency(self, concurrency: int) -> OwnerJob:
-        return replace(self, settings=replace(self.settings, concurrency=concurrency))
 
     def bind(self, provided: Mapping[type, Any]) -> Callable[[Room[Any]], Any]:
         """The call for one room."""

@@ -59,17 +59,20 @@ class Positions:
 
     async def ack(self, room: Room[Any], raw_id: bytes, number: int) -> None:
         """Returns when the server has it. Raises AssignmentTaken, and what nobody can help."""
-        if number <= room.acked:
-            return
+        if number > room.acked:
+            answer: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self.put(room, raw_id, number).waiters.append(answer)
+            await answer
+
+    def put(self, room: Room[Any], raw_id: bytes, number: int) -> Pending:
+        """Send it soon; a room has one ack on its way, and the latest stands for all before it."""
         pending = self._dirty.get(room)
         if pending is None:
             pending = self._dirty[room] = Pending(raw_id, number)
         elif number > pending.number:
             pending.raw_id, pending.number = raw_id, number
-        answer: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        pending.waiters.append(answer)
         self._changed.set()
-        await answer
+        return pending
 
     @property
     def is_empty(self) -> bool:

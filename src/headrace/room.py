@@ -75,6 +75,7 @@ class RoomWays(Protocol):
 
     async def begin(self, room: Room[Any]) -> None: ...
     async def ack(self, room: Room[Any], raw_id: bytes, number: int) -> None: ...
+    def ack_soon(self, room: Room[Any], raw_id: bytes, number: int) -> None: ...
     async def bury(self, room: Room[Any], message: OwnedMessage[Any], reason: str, error: str, attempts: int) -> None:
         """To the dead letters of the stream, and the position past it."""
 
@@ -186,6 +187,12 @@ class Room(Generic[T]):
         """This message and all before it are done. Raises AssignmentTaken if another owner has the room."""
         self._check_owned()
         await self._ways.ack(self, message.raw_id, message.number)
+
+    def ack_soon(self, message: OwnedMessage[T]) -> None:
+        """The same without waiting for the answer, for streams that must be quick. Acks on their way are gathered, and
+        answered before the room is left; if one is refused, the next message raises AssignmentTaken."""
+        self._check_owned()
+        self._ways.ack_soon(self, message.raw_id, message.number)
 
     async def bury(self, message: OwnedMessage[T], reason: str, *, error: str = "", attempts: int = 1) -> None:
         """Never again: to the dead letters of the stream, all before it is done. Replayed, it comes again at the end.

@@ -25,7 +25,7 @@ from headrace.gate import Gate
 from headrace.handling import Handlers
 from headrace.heartbeat import Heartbeat
 from headrace.hints import Hints
-from headrace.holding import Holding, Tenants
+from headrace.holding import Holding
 from headrace.job import Job
 from headrace.lane import Lane
 from headrace.lifeline import Lifeline
@@ -39,6 +39,7 @@ from headrace.pulse import Pulse
 from headrace.recorder import Recorder
 from headrace.redis import capabilities, commands, ownership, scripts
 from headrace.redis.connect import Server
+from headrace.tenure import Tenants
 
 log = logging.getLogger("headrace")
 
@@ -210,7 +211,10 @@ class Worker:
         tell = None if board is None else self._stamp
         if self.holdings:
             posts = [holding.post for holding in self.holdings]
-            self._heartbeat = Heartbeat(self._server, self.owner, posts, self._pulse, self._recorder, tell=tell)
+            codes = {getattr(job.function, "__code__", None): job.name for job in self._owner_jobs}
+            names = {code: name for code, name in codes.items() if code is not None}
+            parts = (self._server, self.owner, posts, self._pulse, self._recorder)
+            self._heartbeat = Heartbeat(*parts, names=names, tell=tell)
         shards: dict[object, list[Lane]] = {}
         for lane in self.lanes:  # a shard that is away must not hold up the renewals at another one
             shards.setdefault(self._server.place(lane.stream), []).append(lane)

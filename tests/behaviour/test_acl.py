@@ -1,4 +1,4 @@
-"""Three ACL profiles, as docs/acl.md has them; a missing right is one error that names it (SPEC 52)."""
+"""The ACL profiles, as docs/acl.md has them; a missing right is one error that names it (SPEC 52)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from headrace import App, MissingRight
-from tests.support.lives import operate, produce, work
+from tests.support.lives import operate, own, produce, work
 from tests.support.servers import Server
 
 MakeApp = Callable[..., App]
@@ -17,6 +17,10 @@ OwnServer = Callable[..., Server]
 
 ROOT = Path(__file__).resolve().parents[2]
 LUA = ROOT / "src/headrace/redis/lua"
+OWNING = {
+    *("announce", "take", "begin", "pos_ack", "leave", "finish", "finished"),
+    *("raise", "beat", "inherit", "expired", "claim", "set_aside"),
+}
 
 
 def profile(role: str, stream: str, *, without: str = "") -> list[str]:
@@ -56,6 +60,15 @@ async def test_a_workers_and_an_operators_rights_are_enough_for_a_whole_life(
     await app.close()
     app = make_app(grant(guarded, profile("operator", stream)))
     await operate(guarded, app, stream)
+    await app.close()
+
+
+async def test_an_owners_rights_are_enough_to_announce_own_hand_back_and_finish(
+    guarded: Server, stream: str, make_app: MakeApp
+) -> None:
+    """SPEC 52: owner."""
+    app = make_app(grant(guarded, profile("owner", stream)))
+    await own(guarded, app, stream)
     await app.close()
 
 
@@ -117,8 +130,9 @@ def test_the_profiles_grant_every_command_that_the_scripts_of_the_role_use() -> 
         "producer": ("add",),
         "operator": ("replay", "levels"),
         "worker": tuple(
-            {file.stem for file in LUA.glob("*.lua") if not file.stem.startswith("go_")} - {"add", "replay"}
+            {file.stem for file in LUA.glob("*.lua") if not file.stem.startswith("go_")} - {"add", "replay"} - OWNING
         ),
+        "owner": (*OWNING, "park", "due", "bury", "mine", "join", "stay", "remove_owner", "ensure_group"),
     }
     optional = {"xackdel"}  # granted where the server knows it
     assert "~lock:{orders}:* +del" in (ROOT / "docs" / "acl.md").read_text()  # for handlers that recover by requeue

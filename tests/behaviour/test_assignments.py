@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import time
 from collections.abc import Callable
 from contextlib import AsyncExitStack
@@ -15,11 +17,13 @@ from headrace import (
     AlreadyClaimed,
     App,
     AssignmentTaken,
+    Bury,
     ConfigError,
     HandlerRefused,
     NotOwned,
+    Release,
+    Retry,
     Room,
-    Worker,
     events,
 )
 from headrace.names import keys_of
@@ -58,17 +62,10 @@ async def fill(app: App, name: str, count: int, first: int = 0) -> None:
     await app.stream(name).add_many([{"n": n} for n in range(first, first + count)])
 
 
-def cut(worker: Worker) -> None:
-    """Let a worker vanish without a word, as a crash would: no beat, no ack, nothing handed back."""
-    assert worker._heartbeat is not None
-    worker._heartbeat.cut()
-    for task in worker._tasks:
-        task.cancel()
-    for holding in worker.holdings:
-        holding.tenures.clear()
-
-
 def held(server: Server, stream: str) -> dict[str, int]:
+    """How many assignments each owner has; nobody has any while there is no group."""
+    if not server.sync().exists(stream) or not server.sync().xinfo_groups(stream):
+        return {}
     rows = server.sync().xpending(stream, "owners")["consumers"]
     return {row["name"].decode(): row["pending"] for row in rows}
 
@@ -87,6 +84,7 @@ async def test_an_announced_stream_is_owned_by_one_in_order_with_its_info(
     for name in names:
         assert (await rooms.announce(name, {"tenant": name})).new
         assert not (await rooms.announce(name, {"tenant": "other"})).new
+        assert not (await asyncio.to_thread(rooms.announce_sync, name)).new
         await fill(app, name, 50)
     async with pool(app, 3):
         await wait_until(lambda: len(book.seen) >= 500, 10)
@@ -158,6 +156,31 @@ async def test_acking_a_message_acks_all_before_it_and_takeover_goes_on_there(
             await worker.stop(grace_s=0.1)
             await wait_until(lambda: len(book.seen) == 5)
     assert book.numbers(name) == [5, 6, 7, 8, 9]
+
+
+@pytest.mark.servers("redis8", "redis6")
+async def test_acks_that_nobody_waits_for_are_gathered_and_answered_before_the_room_is_left(
+    server: Server, stream: str, make_app: MakeApp
+) -> None:
+    """Far fewer acks than messages go over the wire, and none is forgotten at the end."""
+    app, name, seen = make_app(server), f"{stream}-room", []
+    rooms = app.assignments(stream, lease=LEASE)
+
+    @rooms.owner()
+    async def own(room: Room[Any]) -> None:
+        async for message in room:
+            seen.append(message.id)
+            room.ack_soon(message)
+
+    await rooms.announce(name)
+    await fill(app, name, 1_000)
+    async with app.worker() as worker:
+        await wait_until(lambda: len(seen) == 1_000, 10)
+        sent = worker.holdings[0]._ack_link.sent
+    (row,) = await rooms.listed()
+    assert (row.position, row.owner) == (seen[-1], "")
+    assert sent < 300
+    assert counted(app, "acked_total") == 1_000
 
 
 async def test_a_message_is_decoded_by_the_model_when_asked_for(server: Server, stream: str, make_app: MakeApp) -> None:
@@ -372,6 +395,142 @@ async def test_a_room_gives_no_message_while_its_owner_cannot_be_sure_of_its_lea
         await stays(lambda: not book.seen, 0.3)
         post.trust(time.monotonic())
         await wait_until(lambda: book.seen)
+
+
+@pytest.mark.servers("redis8", "redis6")
+async def test_a_server_that_was_paused_for_three_leases_robs_no_live_owner(
+    own_server: Callable[..., Server], server_key: str, stream: str, make_app: MakeApp
+) -> None:
+    """SPEC 20 for rooms: the beats come before anybody inherits."""
+    server = own_server(server_key)
+    app, book = make_app(server), Book()
+    rooms = app.assignments(stream, lease=LEASE)
+    rooms.owner()(book.own)
+    names = [f"{stream}-{at}" for at in range(8)]
+    for name in names:
+        await rooms.announce(name)
+        await fill(app, name, 1)
+    async with pool(app, 3):
+        await wait_until(lambda: len(book.seen) == 8, 10)
+        for _ in range(2):
+            os.kill(server.pid, signal.SIGSTOP)
+            await asyncio.sleep(1.5)
+            os.kill(server.pid, signal.SIGCONT)
+            await asyncio.sleep(1.0)
+        for name in names:
+            await fill(app, name, 1, first=1)
+        await wait_until(lambda: len(book.seen) == 16, 10)
+        assert len(book.entered) == 8
+    assert counted(app, "lost_total") == 0
+
+
+@pytest.mark.servers("redis8")
+async def test_a_killed_server_that_comes_back_finds_its_owners_and_they_go_on_in_order(
+    own_server: Callable[..., Server], stream: str, make_app: MakeApp
+) -> None:
+    server = own_server("redis8", aof=True)
+    app, book, name = make_app(server), Book(), f"{stream}-room"
+    rooms = app.assignments(stream, lease=LEASE)
+    rooms.owner()(book.own)
+    await rooms.announce(name)
+    await fill(app, name, 20)
+    async with pool(app, 2):
+        await wait_until(lambda: len(book.seen) == 20, 10)
+        server.kill()
+        await asyncio.sleep(1.0)
+        server.restart()
+        await fill(app, name, 20, first=20)
+        await wait_until(lambda: len(set(book.numbers(name))) == 40, 15)
+    assert sorted(set(book.numbers(name))) == list(range(40))
+
+
+@pytest.mark.servers("redis8", "redis6")
+async def test_streams_are_owned_again_after_their_group_has_vanished(
+    server: Server, stream: str, make_app: MakeApp
+) -> None:
+    """SPEC 3 for rooms: what is finished is deleted, so the group is made at 0; counts restart and are raised."""
+    app, book = make_app(server), Book()
+    rooms = app.assignments(stream, lease=LEASE)
+    rooms.owner()(book.own)
+    names = [f"{stream}-{at}" for at in range(4)]
+    for name in names:
+        await rooms.announce(name)
+        await fill(app, name, 5)
+    async with pool(app, 2):
+        await wait_until(lambda: len(book.seen) == 20, 10)
+        server.sync().xgroup_destroy(stream, "owners")
+        await wait_until(lambda: sum(held(server, stream).values()) == 4, 10)
+        for name in names:
+            await fill(app, name, 5, first=5)
+        await wait_until(lambda: all(book.numbers(name)[-1] == 9 for name in names), 10)
+        await stays(lambda: sum(held(server, stream).values()) == 4, 0.5)
+    for name in names:
+        assert list(dict.fromkeys(book.numbers(name))) == list(range(10))
+
+
+@pytest.mark.servers("redis8")
+async def test_a_restarted_owner_with_a_fixed_name_takes_a_new_epoch_of_what_it_left(
+    server: Server, stream: str, make_app: MakeApp
+) -> None:
+    """SPEC 2, 43: an earlier process of the same name may only be paused; nothing it says counts any more."""
+    name, book = f"{stream}-room", Book()
+    dead = make_app(server, owner=f"{stream}-fixed")
+    rooms = dead.assignments(stream, lease=LEASE)
+    await rooms.announce(name)
+    await fill(dead, name, 1)
+    link = Address(server.url).sync_link("test")
+    server.sync().xgroup_create(stream, "owners", "0")
+    server.sync().xreadgroup("owners", f"{stream}-fixed", {stream: ">"})
+    id_ = server.sync().xrange(stream)[0][0]
+    assert link.call(ownership.take(rooms.place(name), id_, 1, f"{stream}-fixed")).epoch == 1
+    rooms.owner()(book.own)
+    async with dead.worker():
+        await wait_until(lambda: book.seen)
+        assert book.entered[0].epoch == 2
+        late = link.call(ownership.pos_ack(rooms.place(name), f"{stream}-fixed", 1, b"99-0", 1, read=True))
+        assert late.kind == "taken"
+    link.close()
+
+
+@pytest.mark.servers("redis8")
+async def test_a_burst_ends_when_every_stream_is_read_and_acknowledged(
+    server: Server, stream: str, make_app: MakeApp
+) -> None:
+    app, book = make_app(server), Book()
+    rooms = app.assignments(stream, lease=LEASE)
+    rooms.owner()(book.own)
+    for at in range(3):
+        await rooms.announce(f"{stream}-{at}")
+        await fill(app, f"{stream}-{at}", 120)
+    async with asyncio.timeout(15):
+        await app.serve(burst=True)
+    assert len(book.seen) == 360
+    assert len(await rooms.listed()) == 3
+
+
+@pytest.mark.servers("redis8")
+async def test_a_handler_may_say_how_its_room_ends(server: Server, stream: str, make_app: MakeApp) -> None:
+    app, entered = make_app(server), []
+    rooms = app.assignments(stream, lease=LEASE)
+
+    @rooms.owner()
+    async def own(room: Room[Any]) -> None:
+        entered.append((room.info, room.attempt))
+        if room.info == "bury":
+            raise Bury("closed by the authorities")
+        if entered.count((room.info, room.attempt)) == 1:
+            raise Retry(after=0.01) if room.info == "retry" else Release(after=0.01)
+        async for _ in room:
+            pass
+
+    for how in ("bury", "retry", "release"):
+        await rooms.announce(f"{stream}-{how}", how)
+    async with app.worker():
+        await wait_until(lambda: len(entered) >= 5)
+        (letter,) = await wait_until(lambda: rooms.dead_letters.listed())
+    assert letter.reason == "closed by the authorities"
+    assert entered.count(("release", 1)) == 2  # handed back: its attempt is not burnt
+    assert ("retry", 2) in entered
 
 
 # ── shares ──

@@ -111,7 +111,23 @@ def test_an_owner_whose_loop_is_blocked_keeps_its_streams(server: Server, own: O
     stays_sync(lambda: len(owners.history.events("enter")) == 3, 1.5)
     owners.add(names[0], first=2)
     owners.until_acked(5)
+    assert "loop.blocked" in first.log
+    assert "by handler tests.support.rooms.own" in first.log
     assert {event.pid for event in owners.history.events("enter")} == {first.pid}
+
+
+@pytest.mark.servers("redis8")
+def test_an_owner_that_holds_the_gil_keeps_its_streams_under_the_supervisor(server: Server, own: Own) -> None:
+    """SPEC 13 for rooms: the parent renews for a child that cannot."""
+    owners = own(server, lease="600ms")
+    owners.supervise(2)
+    names = owners.announce(2)
+    for name in names:
+        owners.add(name)
+    owners.until_acked(2)
+    owners.add(names[0], first=1, do="gil", s=1.8)
+    owners.until_acked(3)
+    assert len(owners.history.events("enter")) == 2
 
 
 @pytest.mark.servers("redis8", "valkey9")

@@ -1,11 +1,11 @@
-"""Whole lives of messages, one for each of the three roles (SPEC 52): whoever has the rights for these has enough."""
+"""Whole lives of messages, one for each of the roles (SPEC 52): whoever has the rights for these has enough."""
 
 from __future__ import annotations
 
 import asyncio
 from typing import Any
 
-from headrace import App, Bury, Delivery, Effect, Release
+from headrace import App, Bury, Delivery, Effect, Release, Room
 from headrace.redis import scripts
 from tests.support.looking import fill, orphan, pending, waiting
 from tests.support.servers import Server
@@ -90,3 +90,37 @@ async def operate(server: Server, app: App, stream: str) -> None:
     assert await orders.backlog(GROUP) == 1
     assert (await app.link.call(scripts.levels(orders.keys, GROUP))).waiting == 1
     assert await letters.purge() == 0
+
+
+async def own(server: Server, app: App, stream: str) -> None:
+    """Everything an owner does: announce, take, read, ack, inherit, fail, hand back, finish, look around."""
+    rooms = app.assignments(stream, lease="400ms")
+    names = [f"{stream}-room-{number}" for number in range(3)]
+    for name in names:
+        await rooms.announce(name, {"of": name})
+    orphan(server, stream, "owners", 1, idle_ms=60_000)
+    server.sync().xadd(stream, {"no": "name"})
+    failed: list[str] = []
+
+    @rooms.owner(backoff="50ms")
+    async def handle(room: Room[Any]) -> None:
+        async for message in room:
+            if message.payload["n"] == 0 and room.name not in failed:
+                failed.append(room.name)
+                raise RuntimeError("once more")
+            await room.ack(message)
+            if message.payload["n"] == 2:
+                await room.finish(delete=room.name != names[0])
+
+    async with app.worker() as worker:
+        for name in names:
+            server.sync().xadd(name, {"payload": '{"n": 0}'})
+        await wait_until(lambda: len(failed) == 3 and counted(app, "acked_total") >= 3, 10, what="three acks")
+        assert len(await rooms.listed()) == 3
+        for name in names:
+            server.sync().xadd(name, {"payload": '{"n": 2}'})
+        await wait_until(lambda: not worker.holdings[0].tenures, 10, what="all finished")
+    async with rooms.events():
+        pass
+    assert await rooms.listed() == []
+    assert server.sync().exists(*names) == 1

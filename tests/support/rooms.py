@@ -4,6 +4,7 @@ Settings come from HEADRACE_ROOMS, a JSON object: url, stream (the announcements
 @rooms.owner), app (options of App), slow_s (a handler's time for a message). A payload may say more:
 
     {"do": "block", "s": 1}   block the event loop
+    {"do": "gil", "s": 1}     compute in native code that holds the GIL
     {"do": "raise"}           fail
     {"do": "kill"}            SIGKILL the own process
     {"do": "finish"}          finish the room
@@ -22,6 +23,7 @@ from typing import Any
 
 from headrace import App, AssignmentTaken
 from tests.support.history import Pen
+from tests.support.workers import hold_gil
 
 settings: dict[str, Any] = json.loads(os.environ["HEADRACE_ROOMS"])
 pen = Pen(settings["history"])
@@ -54,6 +56,8 @@ async def act(room: Any, payload: dict[str, Any]) -> bool:
         await asyncio.sleep(settings["slow_s"])
     if kind == "block":
         time.sleep(payload["s"])
+    elif kind == "gil":
+        hold_gil(payload["s"])
     elif kind == "raise":
         raise RuntimeError("as the payload says")
     elif kind == "kill":

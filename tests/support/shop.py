@@ -26,7 +26,7 @@ from typing import Any
 
 from headrace import App, Bury, Delivery, DeliveryLost, HeadraceError, Requeue, SyncDelivery
 from tests.support.history import Pen
-from tests.support.workers import GROUP
+from tests.support.workers import GROUP, hold_gil
 
 settings: dict[str, Any] = json.loads(os.environ["HEADRACE_SHOP"])
 pen = Pen(settings["history"])
@@ -104,14 +104,6 @@ async def _ask(order: Any, delivery: Delivery[Any]) -> None:
     except HeadraceError as error:
         note("failed", order, delivery, way=way, error=str(error))
         raise
-
-
-def hold_gil(seconds: float) -> None:
-    """One call into native code that neither gives up the GIL nor sleeps."""
-    sample = 1_000_000
-    begun = time.perf_counter()
-    sum(range(sample))
-    sum(range(int(sample / (time.perf_counter() - begun) * seconds)))
 
 
 async def handle(order: Any, delivery: Delivery[Any]) -> None:

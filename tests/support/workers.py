@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -160,3 +161,11 @@ class Workers:
     def end(self) -> None:
         for process in self.processes:
             process.end()
+
+
+def hold_gil(seconds: float) -> None:
+    """One call into native code that neither gives up the GIL nor sleeps."""
+    sample = 1_000_000
+    begun = time.perf_counter()
+    sum(range(sample))
+    sum(range(int(sample / (time.perf_counter() - begun) * seconds)))

@@ -66,6 +66,8 @@ class Gather:
             except asyncio.CancelledError:
                 self._queue.extendleft(reversed(batch))
                 raise
+            except Exception as error:  # noqa: BLE001 - a bug, and whoever waits must not wait for ever
+                answers = [error] * len(batch)
             if away := self._settle(batch, answers):
                 if tries in (0, 5) or tries % 20 == 0:
                     log.warning("server.waits tries=%d: %s", tries + 1, away)
@@ -90,7 +92,7 @@ class Gather:
 def _tell(answer: asyncio.Future[Any], value: Any) -> None:
     if answer.done():
         return
-    if isinstance(value, HeadraceError):
+    if isinstance(value, Exception):
         answer.set_exception(value)
     else:
         answer.set_result(value)

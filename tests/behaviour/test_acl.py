@@ -18,7 +18,7 @@ OwnServer = Callable[..., Server]
 ROOT = Path(__file__).resolve().parents[2]
 LUA = ROOT / "src/headrace/redis/lua"
 OWNING = {
-    *("announce", "take", "begin", "pos_ack", "leave", "finish", "finished"),
+    *("announce", "take", "begin", "pos_ack", "give_up", "finish", "finished"),
     *("raise", "beat", "inherit", "expired", "claim", "set_aside"),
 }
 

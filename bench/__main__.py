@@ -4,6 +4,7 @@ python -m bench worker                   one bench, on the embedded server and o
 python -m bench worker --json            the same; the last line is one JSON object
 python -m bench all --table              every bench of the workers; the last lines are the README's table
 python -m bench spark                    every bench of the Spark connector; needs headrace[spark] and Java
+python -m bench peers --help             Headrace beside other libraries; installs them, so it is part of nothing else
 
 What a bench must reach stands beside its figures, and whether it did: the exit code is 0 all the same.
 """
@@ -21,7 +22,7 @@ from bench.arena import DEFAULT, KNOWN, Arena, arena
 from bench.report import Report, Run, markdown
 from tests.support.binaries import find
 
-CORE: Final = ("worker", "worker5ms", "rescue", "alive", "claim", "renew", "assignments")
+CORE: Final = ("worker", "worker5ms", "rescue", "alive", "claim", "renew", "assignments", "requeue")
 SPARK: Final = ("spark-read", "spark-sink", "spark-many", "spark-latency", "spark-pipeline")
 OWN: Final = ("cluster",)  # brings servers of its own, so it is not among "all"
 NAMES: Final = (*CORE, *OWN, *SPARK)
@@ -88,6 +89,11 @@ def _arguments(words: Sequence[str] | None) -> argparse.Namespace:
 
 
 def main(words: Sequence[str] | None = None) -> int:
+    words = sys.argv[1:] if words is None else words
+    if words[:1] == ["peers"]:
+        from bench.peers import program  # has options, and installations, of its own
+
+        return program.main(words[1:])
     options = _arguments(words)
     names = SETS.get(options.name, (options.name,))
     servers = at_hand(options.server or DEFAULT)

@@ -88,13 +88,13 @@ class Calls:
 
 
 @contextmanager
-def arena(key: str) -> Iterator[Arena]:
-    """Start a server without persistence; it ends with the block."""
+def arena(key: str, *, tcp: bool = False) -> Iterator[Arena]:
+    """Start a server without persistence; it ends with the block. ``tcp``: its URL is a loopback port, not a socket."""
     if key == "embedded":
         with Embedded() as embedded, _looking_at(embedded.socket) as client:
             yield Arena(key, embedded.url, embedded.socket, embedded.pid, client)
         return
-    server = servers.start_server(key)
+    server = servers.start_server(key, tcp=tcp)
     try:
         with _looking_at(server.socket) as client:
             yield Arena(key, server.url, server.socket, server.pid, client)

@@ -19,6 +19,7 @@ KEYS = {
     "worker": "msgs_per_s raw_msgs_per_s ratio commands_per_message cpu_us_per_message rss_mb",
     "claim": "ours_ms xautoclaim_ms ratio",
     "assignments": "takeover_p99_ms renew_cpu_percent order_violations",
+    "requeue": "requeued twice live_requeued skipped_alive seconds",
 }
 
 

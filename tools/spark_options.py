@@ -30,7 +30,9 @@ HEAD = """\
 
 Names are read in any case. An unknown name is refused, with the nearest known one; so is a value that does not fit.
 Durations are seconds, or numbers with units: `500ms`, `10s`, `1h30m`, `7d`. Sizes are bytes, or a number with a unit:
-`4MB`, `4MiB`. What the options promise is in [semantics.md](semantics.md)."""
+`4MB`, `4MiB`. A wrong option, a server that is not there or a wrong password is told by `load()` and `save()`; where
+you give a schema of your own, or write a stream, Spark runs nothing of ours before it plans, and it is told by the
+first action, or as the exception of the query. What the options promise is in [semantics.md](semantics.md)."""
 
 SOURCE = """\
 ## Source

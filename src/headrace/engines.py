@@ -8,17 +8,20 @@ The services do not know which one they work with: they get a delivery maker, en
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Protocol
 
+from headrace.errors import HeadraceError
 from headrace.job import Job
 from headrace.locks import Locks
 from headrace.member import Member
 from headrace.message import Delivery, Ways
+from headrace.names import waiting_group
 from headrace.reader import Rescue
 from headrace.recorder import Recorder
 from headrace.recovery import Requeue
-from headrace.redis import requeue, scripts
+from headrace.redis import commands, requeue, scripts
 from headrace.redis.calls import Call, Rescued, Word
 from headrace.redis.capabilities import Capabilities
 from headrace.redis.endings import Endings
@@ -28,6 +31,8 @@ from headrace.redis.requeue_endings import RequeueEndings
 from headrace.requeuer import Requeuer
 from headrace.rescuer import Rescuer
 from headrace.slots import Slots
+
+log = logging.getLogger("headrace")
 
 Pairs = Sequence[tuple[bytes, int]]
 Lost = Callable[[Delivery[Any], Word], None]
@@ -81,9 +86,21 @@ class Engine(Protocol):
         """A key ran out, says the server."""
 
     @property
-    def wants_hints(self) -> bool: ...
+    def wants_hints(self) -> bool:
+        """Whether hint() is of use."""
+
+    @property
+    def dead_letters(self) -> str:
+        """The stream that takes what is buried."""
+
+    async def check(self, link: Link) -> None:
+        """At the start: say what this strategy cannot do well here."""
+
     def loops(self) -> list[Coroutine[Any, Any, None]]:
         """What has to run beside the lane's own services."""
+
+    async def close(self) -> None:
+        """The last thing before the links are closed."""
 
 
 def engine_for(
@@ -110,6 +127,7 @@ class InPlaceEngine:
     def __init__(self, member: Member, recorder: Recorder, capabilities: Capabilities) -> None:
         self._member = member
         self.native = capabilities.claim
+        self.dead_letters = member.keys.dead_letters
         self.endings = Endings(member, delete=_delete_mode(member, capabilities))
         self.rescue = Rescuer(member, recorder, native=self.native)
 
@@ -129,8 +147,14 @@ class InPlaceEngine:
     def hint(self, key: str) -> None:
         self.rescue.hint()
 
+    async def check(self, link: Link) -> None:
+        await _warn_of_others(link, self._member, "in place")
+
     def loops(self) -> list[Coroutine[Any, Any, None]]:
         return []
+
+    async def close(self) -> None:
+        """Nothing is left to be said."""
 
 
 class NoRescue:
@@ -171,6 +195,7 @@ class RequeueEngine:
         self._member = member
         self._link = link
         self._lost = lost
+        self.dead_letters = rules.dead_letters
         self._locks: Locks | None = None
         self.wants_hints = recovery.hints
         self.rescue = NoRescue(settings.lease_ms)
@@ -208,8 +233,40 @@ class RequeueEngine:
     def hint(self, key: str) -> None:
         self._requeuer.hint(key)
 
+    async def check(self, link: Link) -> None:
+        member = self._member
+        await _warn_of_others(link, member, "requeue")
+        own = (member.group, waiting_group(member.group))
+        others = [group.name for group in await link.call(commands.groups(member.keys)) if group.name not in own]
+        if others:
+            log.warning(
+                "requeue.shared stream=%s group=%s: every copy is a new message to %s too; use the default recovery",
+                *(member.stream, member.group, ", ".join(others)),
+            )
+
     def loops(self) -> list[Coroutine[Any, Any, None]]:
         return [self._requeuer.run()]
+
+    async def close(self) -> None:
+        if self._locks is not None and self._link.is_open:
+            try:
+                await self._locks.flush()
+            except HeadraceError as error:
+                log.debug("locks.left stream=%s: %s; they run out by themselves", self._member.stream, error)
+
+
+async def _warn_of_others(link: Link, member: Member, mine: str) -> None:
+    """Workers of one group must recover in one way: to each other's eyes a live owner is dead."""
+    now_ms = await link.call(commands.server_ms())
+    for entry in await link.call(commands.owner_entries(member.keys, member.group)):
+        theirs = entry.get("recovery", "in place")
+        if theirs != mine and now_ms - entry["seen_ms"] < 3 * entry["lease_ms"]:
+            log.warning(
+                "recovery.differs stream=%s group=%s: I recover by %s, pid %s on %s by %s; they take live owners for "
+                "dead: stop one kind before you start the other",
+                *(member.stream, member.group, mine, entry.get("pid"), entry.get("host"), theirs),
+            )
+            return
 
 
 def _delete_mode(member: Member, capabilities: Capabilities) -> scripts.Delete:

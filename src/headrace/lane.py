@@ -30,6 +30,7 @@ from headrace.message import Delivery, Outcome, State
 from headrace.outbox import Outbox
 from headrace.reader import Reader
 from headrace.recorder import Recorder
+from headrace.recovery import Requeue
 from headrace.redis import capabilities, replies, scripts
 from headrace.redis.calls import Call, Word
 from headrace.redis.capabilities import Capabilities
@@ -143,7 +144,10 @@ class Lane:
     def join_call(self) -> Call[replies.Joined]:
         """Enter the owner into its group: who holds what, and which leases there are, can be looked up by anybody."""
         member = self.member
-        info = json.dumps({"host": socket.gethostname(), "pid": os.getpid()})
+        about: dict[str, Any] = {"host": socket.gethostname(), "pid": os.getpid()}
+        if isinstance(member.settings.recovery, Requeue):
+            about["recovery"] = "requeue"
+        info = json.dumps(about)
         return scripts.join(
             member.keys,
             member.group,
@@ -227,6 +231,7 @@ class Lane:
 
     async def close(self) -> None:
         self.executor.close()
+        await self.engine.close()
         await self.read_link.close()
         await self.out_link.close()
 

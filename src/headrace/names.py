@@ -76,6 +76,8 @@ def check_owner(name: str) -> str:
         raise NameRefused(
             f"owner name {shown(name)} holds white space or control characters: use letters, digits, - _ ."
         )
+    if name in (RETRY_OWNER, RELEASE_OWNER):
+        raise NameRefused(f"owner name {shown(name)} marks what waits to be requeued: choose another")
     return name
 
 
@@ -185,6 +187,10 @@ class Keys:
     def batch_mark(self, group: str, token: str) -> str:
         """String: the last batch that a Spark query has claimed in one group, and its last page."""
         return f"{self.prefix}{OWN_MARK}batch:{len(group.encode())}:{group}:{token}"
+
+    def lost(self, batch: str) -> str:
+        """Hash: range -> rows that Spark's tasks lost in it, of one batch."""
+        return f"{self.prefix}{OWN_MARK}lost:{batch}"
 
     def added(self, key: str) -> str:
         """String: id under which one idempotency key was added (SPEC 35)."""

@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 from headrace.errors import ConfigError
 from headrace.names import Keys, check_stream, same_slot
-from headrace.options import DURATION_LIMIT_MS, Duration, duration_ms, shown, whole_number
+from headrace.options import DURATION_LIMIT_MS, Duration, duration_ms, shown, truth, whole_number
 
 INTERVAL = "60s"
 MIN_IDLE = "30s"
@@ -53,6 +53,7 @@ class Requeue:
             whole_number(duration_ms(getattr(self, name), name=name), name=name, least=1, most=DURATION_LIMIT_MS)
         whole_number(self.batch, name="batch", least=1, most=BATCH_LIMIT)
         whole_number(self.max_retries, name="max_retries", least=0, most=MAX_RETRIES_LIMIT)
+        truth(self.hints, name="hints")
         if self.dead_letter_stream is not None:
             check_stream(self.dead_letter_stream)
 

@@ -145,17 +145,20 @@ class Requeuer:
     async def _scan(self) -> None:
         """One page of the pending list."""
         member, recovery = self._member, self._recovery
+        # Nobody can have lost a lock that is younger than a lock lives; and what the supervising parent keeps alive for
+        # a child that holds the GIL (it cannot lock, but resets the idle clock) is younger than that.
+        min_idle_ms = max(recovery.min_idle_ms, self.lock_ms)
         if self._cursor == "-":
             self._scan_began = time.monotonic()
         rows = await self._link.call(
             commands.pending_rows(
-                member.keys, member.group, start=self._cursor, count=recovery.batch, min_idle_ms=recovery.min_idle_ms
+                member.keys, member.group, start=self._cursor, count=recovery.batch, min_idle_ms=min_idle_ms
             )
         )
         ids = [row.id.encode() for row in rows]
         mine = [id_ for id_ in ids if self._is_mine(id_)]
         self._count("recovery_scan_skipped_alive_total", len(mine))
-        for id_, move in await self._move([id_ for id_ in ids if id_ not in mine], recovery.min_idle_ms):
+        for id_, move in await self._move([id_ for id_ in ids if id_ not in mine], min_idle_ms):
             self._report(id_, move, "recovery_scan_requeued_total")
             self._count("recovery_scan_skipped_alive_total", move.kind == "alive")
         if len(rows) < recovery.batch:

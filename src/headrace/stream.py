@@ -90,8 +90,8 @@ class Stream(Generic[T]):
         """Hang a handler on the stream. return = ack · raise = retry with backoff · raise Bury("why") = dead letter.
 
         Options: concurrency, lease, max_attempts, backoff, timeout, dead_letters, dead_letters_maxlen, delete_on_ack,
-        start, batch, batch_wait, once, stall_after, prefix, owner_retention. With ``batch=100`` the handler gets a list
-        of deliveries.
+        start, batch, batch_wait, once, stall_after, prefix, owner_retention, recovery. With ``batch=100`` the handler
+        gets a list of deliveries.
         """
         settings = HandlerSettings.of(**options)
         check_group(group)

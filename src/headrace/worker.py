@@ -184,9 +184,9 @@ class Worker:
 
     async def _join(self, lane: Lane) -> None:
         member = lane.member
-        if await lane.out_link.call(commands.type_of(member.keys.dead_letters)) not in ("none", "stream"):
+        if await lane.out_link.call(commands.type_of(lane.engine.dead_letters)) not in ("none", "stream"):
             raise WrongType(
-                f"{member.keys.dead_letters} holds no stream, but the dead letters of {member.stream!r} go there: "
+                f"{lane.engine.dead_letters} holds no stream, but the dead letters of {member.stream!r} go there: "
                 f"rename or delete that key"
             )
         await lane.groups.ensure()
@@ -194,6 +194,7 @@ class Worker:
         if not joined.ok:
             raise joined.taken(member.owner)
         lane.heard_lease(joined.lease_ms)
+        await lane.engine.check(lane.out_link)
         await lane.janitor.keep_floor()
         await lane.read_link.open()
 

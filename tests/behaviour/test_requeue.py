@@ -6,9 +6,11 @@ import asyncio
 import json
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import pytest
+from redis.exceptions import ResponseError
 
 from headrace import App, Backoff, Bury, ConfigError, Delivery, Requeue
 from headrace.names import keys_of
@@ -40,10 +42,13 @@ def locks(server: Server, stream: str) -> list[str]:
 def orphan(server: Server, stream: str, n: int = 1, *, idle_ms: int = 60_000, **fields: str) -> list[str]:
     """Messages that a consumer of this protocol read and died with: pending, and no lock."""
     redis = server.sync()
-    ids = [redis.xadd(stream, {"payload": json.dumps({"n": at}), **fields}) for at in range(n)]
-    if not any(group["name"] == GROUP.encode() for group in redis.xinfo_groups(stream)):
-        redis.xgroup_create(stream, GROUP, "0")
-    redis.xreadgroup(GROUP, "dead-peer", {stream: ">"}, count=n)
+    with suppress(ResponseError):  # it is there
+        redis.xgroup_create(stream, GROUP, "0", mkstream=True)
+    both = redis.pipeline(transaction=True)  # or a worker that waits for messages would have them first
+    for at in range(n):
+        both.xadd(stream, {"payload": json.dumps({"n": at}), **fields})
+    both.xreadgroup(GROUP, "dead-peer", {stream: ">"}, count=n)
+    ids = both.execute()[:n]
     redis.xclaim(stream, GROUP, "dead-peer", 0, ids, idle=idle_ms, justid=True)
     return [id_.decode() for id_ in ids]
 
@@ -165,7 +170,14 @@ async def test_a_hint_recovers_at_once_what_a_scan_would_find_in_a_minute(
 
     async with app.worker():
         await wait_until(lambda: counted(app, "acked_total") == 1, 8)
-    assert counted(app, "recovery_keyspace_requeued_total") == 1
+        assert counted(app, "recovery_keyspace_requeued_total") == 1
+        # The listener comes back after its connection was lost.
+        redis.client_kill_filter(_type="pubsub")
+        await wait_until(lambda: redis.client_list(_type="pubsub"), 5)
+        (again,) = orphan(server, stream)
+        redis.set(keys_of(stream).lock(again), "dead-peer", px=300)
+        await wait_until(lambda: counted(app, "acked_total") == 2, 8)
+    assert counted(app, "recovery_keyspace_requeued_total") == 2
 
 
 async def test_a_failed_check_is_unknown_and_never_dead(stream: str, make_app: MakeApp, own_server: OwnServer) -> None:
@@ -382,6 +394,28 @@ async def test_none_is_lost_and_none_handled_twice_without_a_crash(
     async with app.worker(), app.worker(), app.worker():
         await wait_until(lambda: counted(app, "acked_total") == 60, 15)
     assert sorted(seen.payload["n"] for seen in ledger.seen) == list(range(60))
+
+
+@pytest.mark.servers("redis8")
+async def test_what_the_strategy_cannot_do_well_is_said_at_the_start(
+    server: Server, stream: str, make_app: MakeApp, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Other groups see every copy; workers of one group with two strategies rob each other."""
+    server.sync().xgroup_create(stream, "audit", "0", mkstream=True)
+    requeueing, in_place = make_app(server), make_app(server)
+
+    @requeueing.stream(stream).handler(**quick())
+    async def bill(order: Any) -> None: ...
+
+    @in_place.stream(stream).handler(group=GROUP)
+    async def bill_in_place(order: Any) -> None: ...
+
+    with caplog.at_level("WARNING"):
+        async with requeueing.worker(), in_place.worker():
+            pass
+    said = [record.getMessage() for record in caplog.records]
+    assert any("requeue.shared" in line and "audit" in line for line in said)
+    assert any("recovery.differs" in line for line in said)
 
 
 # ── settings ──

@@ -12,6 +12,7 @@ from headrace.errors import WrongType
 from headrace.names import keys_of
 from headrace.redis import ownership, scripts
 from headrace.redis.calls import Call, Word
+from headrace.redis.letters import open_copy, open_letter
 from headrace.redis.ownership import Place
 from tests.support.lab import Lab
 
@@ -95,6 +96,9 @@ def test_a_repeated_take_is_answered_again_and_an_older_one_refused(lab: Lab, pl
 
 WORDS: dict[str, Callable[[Place, str, int, bytes], Call[Any]]] = {
     "pos_ack": lambda place, owner, epoch, id_: ownership.pos_ack(place, owner, epoch, id_, 1, read=True),
+    "set_aside": lambda place, owner, epoch, id_: ownership.set_aside(
+        place, owner, epoch, id_, 1, read=True, extra={"_reason": "why"}
+    ),
     "begin": lambda place, owner, epoch, _: ownership.begin(place, owner, epoch),
     "give_up": lambda place, owner, epoch, _: ownership.give_up(place, owner, epoch, 1),
     "finish": lambda place, owner, epoch, _: ownership.finish(place, owner, epoch, b"5-0"),
@@ -125,6 +129,62 @@ def test_words_about_a_stream_nobody_took_are_refused(lab: Lab, place: Place, na
     answer = lab.call(WORDS[name](place, "me", 1, b"1-0"))
     assert answer.holder == ""
     assert lab.raw("EXISTS", place.own, place.data) == 0
+
+
+# ── dead letters ──
+
+
+def test_a_message_is_set_aside_once_with_its_bytes_and_the_position_moves_past_it(lab: Lab, place: Place) -> None:
+    """SPEC 26, 27, 51: appended and passed in one step; a repeated word is old."""
+    fields = ("payload", b"\xff\x00", "payload", "twice", "_n", "not ours")
+    id_ = lab.raw("XADD", place.data, "*", *fields)
+    epoch, dead = took(lab, place, b"5-0", 1), keys_of(place.data).dead_letters
+    call = ownership.set_aside(place, "me", epoch, id_, 1, read=True, extra={"_group": lab.group, "_reason": "why"})
+    assert lab.call(call).kind == "ok"
+    assert lab.call(call).kind == "old"
+    ((_, found),) = lab.raw("XRANGE", dead, "-", "+")
+    letter = open_letter(found)
+    assert letter is not None
+    assert letter.original == [word.encode() if isinstance(word, str) else word for word in fields]
+    assert letter.about["reason"] == b"why"
+    assert lab.raw("HGET", place.own, "pos") == id_
+    assert lab.raw("HGET", place.own, "tries") == b"0"
+
+
+def test_what_was_trimmed_meanwhile_is_passed_without_a_dead_letter(lab: Lab, place: Place) -> None:
+    (id_,) = fill(lab, place, 1)
+    epoch = took(lab, place, b"5-0", 1)
+    lab.raw("XDEL", place.data, id_)
+    call = ownership.set_aside(place, "me", epoch, id_, 1, read=True, extra={"_reason": "why"})
+    assert lab.call(call).kind == "trimmed"
+    assert lab.raw("HGET", place.own, "pos") == id_
+    assert lab.raw("EXISTS", keys_of(place.data).dead_letters) == 0
+
+
+def test_where_the_dead_letters_cannot_be_written_the_position_stays(lab: Lab, place: Place) -> None:
+    """Append first: nothing is passed that is not kept."""
+    (id_,) = fill(lab, place, 1)
+    epoch = took(lab, place, b"5-0", 1)
+    lab.raw("SET", keys_of(place.data).dead_letters, "no stream")
+    with pytest.raises(WrongType):
+        lab.call(ownership.set_aside(place, "me", epoch, id_, 1, read=True, extra={"_reason": "why"}))
+    assert lab.raw("HGET", place.own, "pos") == b"0-0"
+
+
+def test_a_replayed_message_of_an_owned_stream_comes_again_at_its_end(lab: Lab, place: Place) -> None:
+    """SPEC 28: its owner is past it, and no group of that name reads the stream."""
+    id_, last = fill(lab, place, 2)
+    keys, epoch = keys_of(place.data), took(lab, place, b"5-0", 1)
+    extra = {"_original_id": id_.decode(), "_group": lab.group}
+    assert lab.call(ownership.set_aside(place, "me", epoch, id_, 1, read=True, extra=extra)).kind == "ok"
+    ((dead, _),) = lab.raw("XRANGE", keys.dead_letters, "-", "+")
+    assert lab.call(scripts.replay(keys, lab.group, id_.decode(), dead.decode())).kind == "copy"
+    assert lab.call(scripts.replay(keys, lab.group, id_.decode(), dead.decode())).kind == "gone"
+    ((copy_id, fields),) = lab.raw("XRANGE", place.data, f"({last.decode()}", "+")
+    copy = open_copy(fields)
+    assert copy is not None
+    assert (copy.original_id, copy.only, copy.fields) == (id_.decode(), lab.group, [b"payload", b"{}"])
+    assert copy_id > last
 
 
 # ── the position ──

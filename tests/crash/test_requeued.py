@@ -59,15 +59,15 @@ def test_a_paused_owner_loses_its_lock_and_its_late_ack_is_refused(server: Serve
     """SPEC 11: the copy runs once elsewhere; what comes back from the pause is told, and its outcome refused."""
     workers = hire(server, lease=LOCK_S, concurrency=1, requeue=REQUEUE)
     paused = workers.start()
-    workers.add(server, do="sleep", s=2, n=1)
+    workers.add(server, do="sleep", s=5, n=1)
     workers.until(lambda history: history.starts(n=1))
-    workers.start()
     paused.pause()
+    workers.start()
     workers.until(lambda history: history.starts(n=1)[1:], what="the copy")
     paused.cont()
     lost = workers.until(lambda history: [event for event in history.events() if event.op == "lost"], what="the news")
     assert lost[0].pid == paused.pid
-    wait_until_sync(lambda: pending(server, stream, GROUP) == {}, 10)
+    wait_until_sync(lambda: pending(server, stream, GROUP) == {}, 15)
     assert [start.attempt for start in workers.history.starts(n=1)] == [1, 2]
     assert server.sync().xlen(stream) == 2
 
@@ -102,3 +102,15 @@ def test_under_the_supervisor_a_dead_childs_message_starts_again_at_once(
     assert again.attempt == 2
     assert again.pid != started.pid
     assert again.at - killed_at < 0.25 + NOISE_S, parent.log[-2000:]
+
+
+def test_a_child_that_holds_the_gil_is_not_robbed_although_its_lock_runs_out(
+    server: Server, stream: str, hire: Hire
+) -> None:
+    """SPEC 13: the parent cannot lock for it, but keeps its messages too fresh for any scan or hint."""
+    workers = hire(server, lease=LOCK_S, concurrency=1, requeue=REQUEUE)
+    workers.supervise(2)
+    workers.add(server, do="gil", s=6 * LOCK_S, n=1)
+    workers.until(lambda history: history.ends(n=1), 20)
+    wait_until_sync(lambda: pending(server, stream, GROUP) == {}, 10)
+    assert [start.attempt for start in workers.history.starts(n=1)] == [1]

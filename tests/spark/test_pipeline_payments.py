@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 import shutil
 import signal
@@ -190,24 +191,97 @@ def test_being_told_to_stop_ends_after_the_batch(shop: Shop) -> None:
     shop.check(shop.run())
 
 
+def test_tables_adopt_another_checkpoint_where_that_is_wanted(shop: Shop) -> None:
+    shop.feed(sendings(60))
+    shop.check(shop.run())
+    shutil.rmtree(f"{shop.pipeline.folder}/checkpoint")
+    ((last, _),) = shop.client.xrevrange(shop.stream, count=1)
+    after = {**shop.pipeline.source, "startingOffsets": f'{{"{shop.stream}": "{last.decode()}"}}'}
+    shop.pipeline = dataclasses.replace(shop.pipeline, source=after)
+    shop.feed([dated("2026-01-01T00:00:00.000Z", f"new-{number}") for number in range(20)])
+    runner = shop.runner(adopt_tables=True)
+    try:
+        runner.start(once=True)
+        shop.check(runner.wait())
+    finally:
+        runner.close()
+    assert len({row["query"] for row in shop.table().select("query").collect()}) == 2
+    shop.check(shop.run())  # from now on the table knows both
+
+
+# ── as a process ──
+
+
+class Process:
+    """`headrace pipeline run --continuous` on the shop's streams and folder, as one starts it in a venv that is not
+    activated."""
+
+    def __init__(self, shop: Shop, file: Path, log: Path) -> None:
+        file.write_text(_as_toml(shop))
+        words = ["-m", "headrace.cli", "pipeline", "run", str(file), "--continuous", "--master", "local[2]", "--json"]
+        own = {word: value for word, value in os.environ.items() if not word.startswith("PYSPARK_")}
+        env = {**own, "HEADRACE_URL": shop.pipeline.source["url"], "PATH": _without_venv(own["PATH"])}
+        self.log = log
+        with log.open("wb") as sink:
+            command = [sys.executable, *words, "--folder", shop.pipeline.folder]
+            self.child = subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=sink)
+
+    def end(self, number: signal.Signals) -> list[dict[str, Any]]:
+        """Send a signal and wait for the end; answers what it said, line by line."""
+        self.child.send_signal(number)
+        said, _ = self.child.communicate(timeout=120)
+        return [json.loads(line) for line in said.decode().splitlines()]
+
+    def kill(self) -> None:
+        self.child.kill()
+        self.child.communicate()
+
+
+def _without_venv(path: str) -> str:
+    here = str(Path(sys.executable).parent)
+    return os.pathsep.join(part for part in path.split(os.pathsep) if part != here)
+
+
+@pytest.fixture
+def process(shop: Shop, tmp_path: Path) -> Iterator[Process]:
+    one = Process(shop, tmp_path / "pipeline.toml", tmp_path / "pipeline.log")
+    yield one
+    one.kill()
+
+
 @pytest.mark.timeout(400)
-def test_a_process_killed_inside_a_batch_is_followed_by_another(shop: Shop, tmp_path: Path) -> None:
-    shop.feed(sendings(400))
-    file = tmp_path / "pipeline.toml"
+def test_sigterm_ends_a_process_after_its_batch_with_exact_books(shop: Shop, process: Process) -> None:
+    shop.feed(sendings(250))
+    books = Ledger(LocalPlace(), f"{shop.pipeline.folder}/ledger")
+    wait_until_sync(
+        lambda: process.child.poll() is not None or books.totals().rows_in >= 100, 240, what="a first batch"
+    )
+    (*batches, totals) = process.end(signal.SIGTERM)
+    assert process.child.returncode == 0, process.log.read_text()[-2000:]
+    assert totals["exact"]
+    assert totals["rows_in"] == sum(batch["rows_in"] for batch in batches) == books.totals().rows_in
+    told = process.log.read_text()
+    assert "Traceback" not in told, told
+    assert "BrokenPipe" not in told, told
+    shop.check(shop.run())  # what was left
+
+
+def _as_toml(shop: Shop) -> str:
+    """The example with the test's own names, in small batches."""
     text = EXAMPLE.read_text().replace('name = "payments"', f'name = "{shop.pipeline.name}"', 1)
     text = text.replace('stream = "payments-review"', f'stream = "{shop.review}"')
     text = text.replace("[deduplicate]", '[table]\nname = "payments"\n\n[deduplicate]')
-    text = text.replace('streams = ["payments"]', f'streams = ["{shop.stream}"]').replace("500_000", "100")
-    file.write_text(text)
-    command = [sys.executable, "-c", "from headrace.cli.pipeline import program; program()", "run", str(file)]
-    options = ["--continuous", "--master", "local[2]", "--folder", shop.pipeline.folder, "--json"]
-    env = {**os.environ, "HEADRACE_URL": shop.pipeline.source["url"]}
-    child = subprocess.Popen([*command, *options], env=env, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    return text.replace('streams = ["payments"]', f'streams = ["{shop.stream}"]').replace("500_000", "100")
+
+
+@pytest.mark.timeout(400)
+def test_a_process_killed_inside_a_batch_is_followed_by_another(shop: Shop, tmp_path: Path) -> None:
+    shop.feed(sendings(400))
+    process = Process(shop, tmp_path / "pipeline.toml", tmp_path / "pipeline.log")
     begun = Path(shop.pipeline.folder, "tables", "payments", "_headrace.json")  # written when a batch begins
     try:
-        wait_until_sync(lambda: child.poll() is not None or begun.exists(), 240, what="a first batch")
-        assert child.poll() is None, child.communicate()[1].decode()[-2000:]
+        wait_until_sync(lambda: process.child.poll() is not None or begun.exists(), 240, what="a first batch")
+        assert process.child.poll() is None, process.log.read_text()[-2000:]
     finally:
-        child.send_signal(signal.SIGKILL)
-        child.communicate()
+        process.kill()
     shop.check(shop.run())

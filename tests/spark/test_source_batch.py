@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql.datasource import EqualTo, GreaterThan, In, LessThan
 
 from headrace.errors import HeadraceError
 from headrace.spark.datasource import RedisStreams
+from headrace.spark.filters import bounds_of
+from headrace.spark.source import Bounds
 from tests.spark.querying import fill
 from tests.support.servers import Server
 
@@ -156,3 +161,56 @@ def test_dead_letters_are_a_table_with_their_reasons(read: Read, server: Server,
     (row,) = read(server, streams=stream, table="dead-letters").collect()
     assert (row.original_id, row.group, row.attempts, row.reason) == (id_, "billing", 1, "bad")
     assert dict(row.fields)["word"] == b"hello"
+
+
+# ── filters ──────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture
+def pushing(spark: SparkSession) -> Iterator[None]:
+    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+    yield
+    spark.conf.set("spark.sql.python.filterPushdown.enabled", "false")
+
+
+FILTERS = {
+    "stream": "stream = '{a}'",
+    "streams": "stream in ('{a}', 'elsewhere')",
+    "id": "id = '1700000005000-0'",
+    "from": "timestamp >= timestamp_millis(1700000007000)",
+    "until": "timestamp < timestamp_millis(1700000002500)",
+    "between": "timestamp between timestamp_millis(1700000003000) and timestamp_millis(1700000004000)",
+    "id as text": "id > '1700000008'",
+    "nothing": "stream = 'elsewhere'",
+    "not": "stream <> '{a}' and timestamp > timestamp_millis(1700000008000)",
+}
+
+
+@pytest.mark.servers("redis8")
+@pytest.mark.parametrize("name", FILTERS)
+def test_a_filter_that_is_pushed_changes_what_is_read_and_not_what_comes_out(
+    read: Read, pushing: None, server: Server, prefix: str, name: str
+) -> None:
+    a, b = f"{prefix}-a", f"{prefix}-b"
+    for second in range(10):
+        for stream in (a, b):
+            server.sync().xadd(stream, {"n": second}, id=f"{1700000000000 + second * 1000}-0")
+    frame = read(server, streams=f"{a},{b}")
+    wanted = FILTERS[name].format(a=a)
+    every = {(row.stream, row.id) for row in frame.cache().where(wanted).collect()}
+    frame.unpersist()
+    fresh = read(server, streams=f"{a},{b}").where(wanted)
+    assert {(row.stream, row.id) for row in fresh.collect()} == every
+    assert bool(every) == (name != "nothing")
+
+
+def test_bounds_are_never_narrower_than_their_filters() -> None:
+    at = datetime(2026, 1, 1, 0, 0, 0, 1500, tzinfo=UTC)  # 1.5 ms after midnight
+    ms = int(at.timestamp() * 1000)
+    column = ("timestamp",)
+    assert bounds_of([GreaterThan(column, at)]).from_ms == ms
+    assert bounds_of([LessThan(column, at)]).until_ms == ms + 1
+    assert bounds_of([GreaterThan(column, at), GreaterThan(column, at + timedelta(seconds=1))]).from_ms == ms + 1000
+    assert bounds_of([GreaterThan(column, at.replace(tzinfo=None))]) == Bounds()  # whose midnight nobody knows
+    assert bounds_of([GreaterThan(("id",), "5-0")]) == Bounds()
+    assert bounds_of([EqualTo(("stream",), "a"), In(("stream",), ("a", "b"))]).streams == {"a"}

@@ -8,6 +8,9 @@ from typing import Any
 import pytest
 
 from headrace.spark.loss import DataLost
+from headrace.spark.schema import DEFAULT
+from headrace.spark.source import BatchReader
+from headrace.spark.source_options import SourceSettings
 from tests.spark.querying import Driven, fill, ids, once_each, trim
 from tests.support.servers import Server
 
@@ -228,6 +231,90 @@ def test_a_task_goes_on_with_what_is_left_where_that_is_wanted(drive: Drive, ser
     assert planned is not None
     trim(server, stream, 100)
     assert ids(query.read(planned[1])) == sorted(added[-100:])
+
+
+def commit(query: Driven, planned: Any) -> None:
+    """The batch is done; whatever was found meanwhile is written down with the next one."""
+    query.offset = planned[0]
+    query.drain()
+
+
+@pytest.mark.parametrize("tries", [1, 3], ids=["", "tasks run again"])
+@pytest.mark.parametrize("rows", [50, 1000], ids=["short", "long"])
+def test_what_tasks_lose_while_they_read_is_counted_once(
+    drive: Drive, server: Server, stream: str, rows: int, tries: int
+) -> None:
+    query = drive(failOnDataLoss="false", minPartitions=4)
+    fill(server, stream, 5)
+    query.drain()
+    added = fill(server, stream, rows)
+    planned = query.plan()
+    assert planned is not None
+    trim(server, stream, 10)
+    for _ in range(tries):
+        assert ids(query.read(planned[1])) == sorted(added[-10:])
+    commit(query, planned)
+    assert query.lost(stream) == (rows - 10, 0)
+    commit(query, (query.offset, []))
+    assert query.lost(stream) == (rows - 10, 0)
+    assert not list(server.sync().scan_iter(f"*{stream}*:hr:lost:*"))
+
+
+def test_what_a_task_loses_in_the_middle_of_a_range_is_counted(drive: Drive, server: Server, stream: str) -> None:
+    query = drive(failOnDataLoss="false")
+    fill(server, stream, 5)
+    query.drain()
+    fill(server, stream, 3000)
+    planned = query.plan()
+    assert planned is not None
+    reading = (batch for part in planned[1] for batch in query.reader.read(part))
+    given = next(reading).num_rows
+    trim(server, stream, 500)
+    given += sum(batch.num_rows for batch in reading)
+    assert given < 3000
+    commit(query, planned)
+    assert query.lost(stream) == (3000 - given, 0)
+
+
+def test_what_a_task_loses_at_the_first_start_is_counted_as_unknown(drive: Drive, server: Server, stream: str) -> None:
+    fill(server, stream, 1000)
+    query = drive(failOnDataLoss="false")
+    planned = query.plan()
+    assert planned is not None
+    trim(server, stream, 100)
+    query.read(planned[1])
+    commit(query, planned)
+    assert query.lost(stream) == (0, 1)
+
+
+def test_a_count_that_cannot_be_written_does_not_fail_the_read(
+    drive: Drive, server: Server, stream: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    query = drive(failOnDataLoss="false")
+    fill(server, stream, 5)
+    query.drain()
+    added = fill(server, stream, 50)
+    planned = query.plan()
+    assert planned is not None
+    trim(server, stream, 10)
+    for share in planned[1]:
+        server.sync().set("{" + stream + "}:hr:lost:" + share.batch, "somebody else's")  # type: ignore[attr-defined]
+    assert ids(query.read(planned[1])) == sorted(added[-10:])
+    assert "spark.lost.uncounted" in caplog.text
+
+
+def test_a_batch_read_counts_under_a_name_of_its_own(server: Server, stream: str) -> None:
+    fill(server, stream, 5)
+    (start,) = [id_.decode() for id_, _ in server.sync().xrange(stream, count=1)]
+    options = {"url": server.url, "streams": stream, "failondataloss": "false"}
+    settings = SourceSettings.of({**options, "startingoffsets": f'{{"{stream}": "{start}"}}'}, streaming=False)
+    reader = BatchReader(settings, DEFAULT)
+    (part,) = reader.partitions()
+    trim(server, stream, 2)
+    assert sum(batch.num_rows for batch in reader.read(part)) == 2
+    (key,) = server.sync().scan_iter(f"*{stream}*:hr:lost:once-*")
+    assert server.sync().hvals(key) == [b"0 1"]
+    assert server.sync().ttl(key) > 0
 
 
 def test_splits_are_guarded_too(drive: Drive, server: Server, stream: str) -> None:

@@ -177,12 +177,16 @@ class Driver:
 
     def end(self) -> None:
         """Wait until the query has read all there was. Raises what ended it."""
+        error = self.ended()
+        assert error is None, error
+
+    def ended(self) -> str | None:
+        """Wait until the query has ended; answers with what error, if with any."""
         assert self._child.popen.stdout is not None
         for line in self._child.popen.stdout:
             if line.startswith(b"@"):
-                answer = json.loads(line[1:])
-                assert answer["error"] is None, answer["error"]
-                return
+                error: str | None = json.loads(line[1:])["error"]
+                return error
         raise AssertionError(f"the driver is gone:\n{self._child.log[-3000:]}")
 
     def run(self, **job: Any) -> None:

@@ -1,13 +1,16 @@
-"""A Spark driver for tests of a cluster: source, shuffle and sink, held, failed or slowed where the test says so.
+"""A Spark driver for tests that kill it: source, shuffle and sink, held, failed or slowed where the test says so.
 
     python -m tests.support.spark_driver spark://127.0.0.1:7077 '{"spark.speculation": "true"}'
 
-reads one job a line, as JSON, runs it to its end and answers one line that begins with @. The test steers it by keys in
-Redis below the job's `gate`:
+reads one job a line, as JSON, runs it to its end and answers one line that begins with @. The master may be local, with
+retries: `local[2,3]`. The test steers it by keys in Redis below the job's `gate`, on the server `gate_url` if that is
+another one:
 
     <gate>:tasks          a list: every attempt of a task behind the shuffle tells who it is
     <gate>:hold:<word>    while it exists, attempts wait before the end of their rows. The word is `a` or `b` (attempts
-                          on that worker), `copies` (second attempts) or `publish` (the driver half-way through it)
+                          on that worker; `local` without workers), `copies` (second attempts), or where the driver
+                          waits: `commit` (all rows staged), `publish` (half-way through it), `done` (all published,
+                          and Spark's commit log not written)
     <gate>:fail           so many times an attempt of the first partition fails
     <gate>:driver         a list: where the driver waits
 """
@@ -25,6 +28,7 @@ import pyarrow as pa
 import redis
 from pyspark import TaskContext
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.datasource import DataSource, DataSourceStreamWriter
 from pyspark.sql.types import StructType
 
@@ -68,11 +72,11 @@ class Gate:
             raise ValueError("this attempt was told to fail")
 
 
-def gated(url: str, name: str) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """Hands rows on as they are, and waits before their end: most of them are staged by then."""
+def gated(url: str, name: str) -> Callable[[Iterator[pa.Array]], Iterator[pa.Array]]:
+    """Hands a column on as it is, and waits before its end: most of the rows are staged by then."""
 
-    def attempt(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        gate, context, worker = Gate(url, name), TaskContext.get(), os.environ["HEADRACE_TEST_WORKER"]
+    def attempt(batches: Iterator[pa.Array]) -> Iterator[pa.Array]:
+        gate, context, worker = Gate(url, name), TaskContext.get(), os.environ.get("HEADRACE_TEST_WORKER", "local")
         assert context is not None
         number, part = context.attemptNumber(), context.partitionId()
         gate.tell("tasks", {"worker": worker, "stage": context.stageId(), "part": part, "attempt": number})
@@ -95,16 +99,24 @@ class GatedWriter(StreamWriter):
         gate, publish = Gate(self.url, self.gate), staging.publish
         calls = 0
 
+        def stop(word: str) -> None:
+            gate.tell("driver", {"batch": batchId, "at": word})
+            gate.wait(word)
+
         def counted(*words: Any) -> Any:
             nonlocal calls
             calls += 1
             if calls == 3:
-                gate.tell("driver", {"batch": batchId})
-                gate.wait("publish")
+                stop("publish")
             return publish(*words)
 
         staging.publish, staging.PUBLISH_AT_ONCE = counted, 1  # type: ignore[misc, assignment]
-        super().commit(messages, batchId)
+        stop("commit")
+        try:
+            super().commit(messages, batchId)
+        finally:
+            staging.publish = publish
+        stop("done")
 
 
 class GatedSink(DataSource):
@@ -113,11 +125,11 @@ class GatedSink(DataSource):
         return "gated-sink"
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802 - Spark's word
-        own = {word: value for word, value in self.options.items() if word.lower() != "gate"}
+        own = {word: value for word, value in self.options.items() if word.lower() not in ("gate", "gateurl")}
         writer = make_stream_writer(own, schema, overwrite)
         assert isinstance(writer, StreamWriter)
         waiting = GatedWriter(writer._options, writer._layout)
-        waiting.url, waiting.gate = self.options["url"], self.options["gate"]
+        waiting.url, waiting.gate = self.options["gateUrl"], self.options["gate"]
         return waiting
 
 
@@ -125,13 +137,16 @@ def run(spark: SparkSession, job: dict[str, Any]) -> None:
     """Read `source`, shuffle, write to `target`: all there is, on `checkpoint`."""
     spark.conf.set("spark.sql.shuffle.partitions", str(job["partitions"]))
     spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", str(job["arrow_rows"]))
+    gate_url = job.get("gate_url", job["url"])
     reading = spark.readStream.format("redis-streams").schema("n string, payload string").option("url", job["url"])
     reading = reading.option("streams", job["source"]).option("startingOffsets", "earliest")
     reading = reading.option("minPartitions", job["splits"]).option("maxOffsetsPerTrigger", job["rows_a_batch"])
-    frame = reading.load().repartition(job["partitions"], "n")
-    frame = frame.mapInArrow(gated(job["url"], job["gate"]), frame.schema)
+    frame = reading.options(**job.get("options", {})).load().repartition(job["partitions"], "n")
+    gate = F.arrow_udf(gated(gate_url, job["gate"]), "string")  # type: ignore[attr-defined]  # its stubs lack it
+    frame = frame.withColumn("payload", gate("payload"))  # the large one: a small one would wait in a buffer
     writing = frame.writeStream.format("gated-sink").option("url", job["url"]).option("gate", job["gate"])
     writing = writing.option("stream", job["target"]).option("checkpointLocation", job["checkpoint"])
+    writing = writing.option("gateUrl", gate_url)
     query = writing.trigger(availableNow=True).start()
     try:
         query.awaitTermination()
@@ -157,7 +172,8 @@ def main(master: str, conf: str) -> int:
     for line in sys.stdin:
         error = None
         try:
-            wait_for_executors(spark, 2)
+            if master.startswith("spark://"):
+                wait_for_executors(spark, 2)
             run(spark, json.loads(line))
         except Exception as failure:
             error = f"{type(failure).__name__}: {failure}"

@@ -171,3 +171,29 @@ def test_every_key_of_a_stream_is_in_its_slot(cluster: Cluster, stream: str) -> 
 
 async def _nothing(order: Any) -> None:
     pass
+
+
+@pytest.mark.servers("redis8", "redis6")
+async def test_partitions_spread_over_the_masters_and_are_handled_in_order(
+    cluster: Cluster, stream: str, make_app: MakeApp
+) -> None:
+    """SPEC 51: keys spread over shards, same key same partition; read by all, and owned in order by another group."""
+    app = make_app(cluster)
+    orders = app.stream(stream, partitions=8)
+    assert len({cluster.member_of(name).port for name in orders.partitions.names}) == 3
+    read: set[int] = set()
+    ordered: dict[str, list[int]] = {}
+
+    @orders.handler(group="any", concurrency=8)
+    async def count(order: dict[str, Any]) -> None:
+        read.add(order["n"])
+
+    @orders.handler(group="each", ordered=True, lease="1s")
+    async def follow(order: dict[str, Any]) -> None:
+        ordered.setdefault(order["key"], []).append(order["n"])
+
+    keys = [f"k{n % 20}" for n in range(200)]
+    await orders.add_many([{"key": key, "n": n} for n, key in enumerate(keys)], partition_keys=keys)
+    async with app.worker():
+        await wait_until(lambda: len(read) == 200 and sum(map(len, ordered.values())) == 200, 20)
+    assert all(numbers == sorted(numbers) for numbers in ordered.values())

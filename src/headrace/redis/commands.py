@@ -160,6 +160,15 @@ def _owners(reply: list[bytes]) -> list[OwnerInfo]:
     return found
 
 
+def owner_entries(keys: Keys, group: str) -> Call[list[dict[str, Any]]]:
+    """What the group's owners entered about themselves, without their names: a right that every worker has."""
+    return Call(("HVALS", keys.owners(group)), _owner_entries)
+
+
+def _owner_entries(reply: list[bytes]) -> list[dict[str, Any]]:
+    return [entry for raw in reply if (entry := owner_entry(raw))]
+
+
 def stream_info(keys: Keys) -> Call[StreamInfo]:
     return Call(("XINFO", "STREAM", keys.stream), _stream_info)
 

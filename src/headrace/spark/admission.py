@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import logging
+import secrets
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -27,6 +28,7 @@ from headrace.spark.planner import Marks, Planner, range_of
 from headrace.spark.source_options import SourceSettings
 from headrace.spark.start import first_offset
 from headrace.spark.state import Look, looks, states
+from headrace.spark.tally import collect
 from headrace.spark.wire import Wire
 
 FEW: Final = 250  # streams that are all looked at every time; of more, only those with news
@@ -59,7 +61,9 @@ class Admission:
         self._plans: dict[str, Plan] = {}
         self._tops: dict[str, Position] = {}
         self._swept_at = self._batch_at = time.monotonic()
-        self._unread: dict[str, Loss] = {}  # found when a batch was planned again: counted with the next one
+        self._unread: dict[str, list[Loss]] = {}  # found after a batch was planned: counted with the next one
+        self._token = secrets.token_hex(6)
+        self._reading: tuple[str, str, list[str]] | None = None  # the batch that tasks read: end, name, its streams
 
     def initial(self) -> Offset:
         return first_offset(self._wire.link, self._settings, self._streams.now(self._wire.link, afresh=True))
@@ -80,6 +84,7 @@ class Admission:
         if start.pin:
             return replace(start, pin=False)
         gone = self._publish(start)
+        self._collect_losses(start)
         positions = self._positions(start)
         news = self._news(positions)
         seen = looks(self._wire.link, {key: positions[key].id for key in positions if key in news or key in gone})
@@ -93,6 +98,8 @@ class Admission:
                 ends.setdefault(key, position)
         if not ends:
             return start
+        for key in begun:
+            self._unread.pop(key, None)  # written down with this end
         if self._mirror is not None:
             fresh = [key for key in ends if key not in start.streams or positions[key].id == ZERO]
             self._mirror.make(self._wire.link, {key: positions[key] for key in fresh})
@@ -150,11 +157,10 @@ class Admission:
             loss = REWOUND if key in gone else judge(position, look)
             if loss and self._settings.fail_on_loss:
                 raise lost_error(key, position.id, loss)
-            earlier = self._unread.pop(key, None)
-            for one in (loss, earlier):
-                if one:
-                    log.warning("spark.lost stream=%s after=%s kind=%s lost=%s", key, position.id, one.kind, one.lost)
-                    position = counted(position, one)
+            if loss:
+                log.warning("spark.lost stream=%s after=%s kind=%s lost=%s", key, position.id, loss.kind, loss.lost)
+            for one in (loss, *self._unread.get(key, ())):
+                position = counted(position, one) if one else position
             begun[key] = position
         return begun
 
@@ -248,6 +254,21 @@ class Admission:
 
     def shares(self, start: Offset, end: Offset) -> list[Share]:
         """What the tasks of a batch read. After a restart the same rows, found anew."""
+        shares, name = self._planned(start, end), f"{self._token}-{secrets.token_hex(3)}"
+        for share in shares:
+            share.batch = name
+        self._reading = (_told(end), name, sorted({part.key for share in shares for part in share.ranges}))
+        return shares
+
+    def _collect_losses(self, start: Offset) -> None:
+        """A batch is committed: what its tasks have lost is counted with the next one."""
+        if self._reading is None or self._settings.fail_on_loss or self._reading[0] != _told(start):
+            return
+        for key, losses in collect(self._wire.link, *self._reading[1:]).items():
+            self._unread.setdefault(key, []).extend(losses)
+        self._reading = None
+
+    def _planned(self, start: Offset, end: Offset) -> list[Share]:
         plan = self._plans.get(_told(end))
         if plan is not None and plan.start == _told(start):
             return self._planner.shares(plan.ranges, plan.marks)
@@ -263,7 +284,8 @@ class Admission:
             if loss and self._settings.fail_on_loss:
                 raise lost_error(key, position.id, loss)
             if loss and not end.streams[key].unknown and not end.streams[key].lost:
-                self._unread[key] = loss
+                log.warning("spark.lost stream=%s after=%s kind=%s lost=%s", key, position.id, loss.kind, loss.lost)
+                self._unread[key] = [loss]
             top = Top(end.streams[key].id, end.streams[key].n)
             part = range_of(key, begin(position), top.id, seen[key], rows_up_to(begin(position), seen[key], top))
             ranges += [part] if part is not None else []

@@ -5,8 +5,8 @@ Spark builds this object anew in several processes and pickles it between them, 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, MutableMapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, MutableMapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pyspark.sql.datasource import (
     DataSource,
@@ -19,8 +19,14 @@ from pyspark.sql.datasource import (
 from pyspark.sql.streaming.datasource import ReadLimit
 from pyspark.sql.types import StructType
 
-from headrace.errors import ConfigError
+from headrace.errors import ConfigError, HeadraceError
 from headrace.spark import NAME
+from headrace.spark.workers import LOADING, PUSHING, runs
+
+if TYPE_CHECKING:
+    from headrace.spark.source_options import SourceSettings
+
+T = TypeVar("T")
 
 
 class Refused(DataSourceStreamReader):
@@ -48,26 +54,36 @@ class RedisStreams(DataSource):
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)
+        if runs(LOADING):  # with a schema of the user's, schema() is not asked
+            plainly(self._check_source)
 
     @classmethod
     def name(cls) -> str:
         return NAME
 
     def schema(self) -> StructType:
-        """The columns; also the first moment at which wrong options and an unreachable server can be told."""
+        """The columns; also the moment at which wrong options and an unreachable server are told."""
         from headrace.spark.schema import DEFAULT
-        from headrace.spark.source import check_server
-        from headrace.spark.source_options import SourceSettings
 
-        settings = SourceSettings.of(self._given, streaming=None)
-        check_server(settings)
+        settings = plainly(self._check_source)
         if settings.table is not None:
             from headrace.spark.tables import schema_of
 
             return schema_of(settings.table)
         return DEFAULT
 
+    def _check_source(self) -> SourceSettings:
+        from headrace.spark.source import check_server
+        from headrace.spark.source_options import SourceSettings
+
+        settings = SourceSettings.of(self._given, streaming=None)
+        check_server(settings)
+        return settings
+
     def reader(self, schema: StructType) -> DataSourceReader:
+        return plainly(lambda: self._reader(schema))
+
+    def _reader(self, schema: StructType) -> DataSourceReader:
         from headrace.spark.source_options import SourceSettings
 
         settings = SourceSettings.of(self._given, streaming=False)
@@ -75,6 +91,10 @@ class RedisStreams(DataSource):
             from headrace.spark.tables import TableReader
 
             return TableReader(settings, schema)
+        if runs(PUSHING):  # elsewhere Spark refuses a reader that takes filters
+            from headrace.spark.filters import FilteredReader
+
+            return FilteredReader(settings, schema)
         from headrace.spark.source import BatchReader
 
         return BatchReader(settings, schema)
@@ -100,13 +120,21 @@ class RedisStreams(DataSource):
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         from headrace.spark.sink import make_writer
 
-        return make_writer(self._given, schema, overwrite)
+        return plainly(lambda: make_writer(self._given, schema, overwrite))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802 - Spark's word
         from headrace.spark.sink import make_stream_writer
 
-        return make_stream_writer(self._given, schema, overwrite)
+        return plainly(lambda: make_stream_writer(self._given, schema, overwrite))
 
     @property
     def _given(self) -> dict[str, Any]:
         return dict(self.options)
+
+
+def plainly(step: Callable[[], T]) -> T:
+    """Let an error of ours out by itself: Spark prints all that led to it, and hides what to do behind that."""
+    try:
+        return step()
+    except HeadraceError as error:
+        raise error.with_traceback(None) from None

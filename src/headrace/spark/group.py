@@ -8,6 +8,7 @@ runs a thread renews its leases; when the driver dies nobody does, and after a l
 
 from __future__ import annotations
 
+import logging
 import secrets
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -33,11 +34,13 @@ from headrace.spark.source import check_server
 from headrace.spark.source_options import SourceSettings
 from headrace.spark.taking import owner_of
 from headrace.spark.wire import Wire
+from headrace.spark.workers import leave_quietly
 
 BATCH_AT_MOST: Final = 10_000  # deliveries: their leases are renewed one by one
 AT_ONCE: Final = 100  # ids in one request
 VERSION: Final = 1
 T = TypeVar("T")
+log = logging.getLogger("headrace.spark")
 
 
 class Held(InputPartition):
@@ -96,6 +99,7 @@ class GroupReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return held
 
     def stop(self) -> None:
+        leave_quietly()
         if self._renewal is not None:
             self._renewal.stop()
             self._renewal = None
@@ -137,14 +141,20 @@ class GroupReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 commands = [("XRANGE", partition.key, id_, id_) for id_ in some]
                 answers = patience.keep_trying(partial(wire.ask, commands))
                 entries = [answer[0] for answer in answers if answer]
-                if len(entries) < len(some) and self._settings.fail_on_loss:
-                    there = {text(entry[0]) for entry in entries}
-                    gone = next(id_ for id_ in some if id_ not in there)
-                    raise lost_error(partition.key, gone, Loss("trimmed", len(some) - len(entries)))
+                if len(entries) < len(some):
+                    self._judge(partition.key, some, entries)
                 if entries:
                     yield columns.batch([(partition.key, [self._original(entry) for entry in entries])])
         finally:
             wire.close()
+
+    def _judge(self, key: str, asked: Sequence[str], entries: Sequence[Any]) -> None:
+        """Messages that were delivered are gone from the stream: fail, or say so and go on."""
+        there = {text(entry[0]) for entry in entries}
+        gone = [id_ for id_ in asked if id_ not in there]
+        if self._settings.fail_on_loss:
+            raise lost_error(key, gone[0], Loss("trimmed", len(gone)))
+        log.warning("spark.lost stream=%s after=%s kind=trimmed lost=%d", key, gone[0], len(gone))
 
     def _original(self, entry: Any) -> Any:
         """An entry as it was added: replay appends a copy where the original had been trimmed."""

@@ -13,7 +13,7 @@ from typing import Any
 from urllib.parse import quote
 
 from headrace.config import ConnectSettings
-from headrace.errors import ConfigError
+from headrace.errors import ConfigError, Unavailable
 from headrace.options import did_you_mean, duration_ms, shown, size_bytes
 from headrace.redis.connect import Server
 
@@ -137,18 +137,27 @@ def one_of(*words: str) -> Parse:
 
 # ── the server, for source and sink alike ────────────────────────────────────────────────────────────
 
-_URL_WORDS = ("username", "password", "db", "ca_cert", "client_cert", "client_key", "verify", "sentinel_username")
+_URL_WORDS = {
+    "username": "the user, given apart from the URL",
+    "password": "the password, given apart from the URL; never printed",
+    "db": "the number of the database, given apart from the URL",
+    "ca_cert": "with `rediss://`: a file of the authorities to trust, on every machine",
+    "client_cert": "with `rediss://`: a file with the certificate to show, on every machine",
+    "client_key": "with `rediss://`: a file with its key",
+    "verify": "with `rediss://`: `full`, or `none`, which trusts whoever answers",
+    "sentinel_username": "with `redis+sentinel://` only: the user for the Sentinels themselves, not for the data",
+    "sentinel_password": "with `redis+sentinel://` only: the Sentinels' own password; never printed",
+}
 
 SERVER_OPTIONS: tuple[Option, ...] = (
     Option(
         "url",
         "where the server is: `redis://`, `rediss://`, `unix://`, `redis+sentinel://`, `redis+cluster://`; never"
         " printed with its password."
-        f" Default: the environment variable `{URL_VARIABLE}` of the driver",
+        f" Default: the environment variable `{URL_VARIABLE}` of the driver; executors are told",
         as_text,
     ),
-    *(Option(f"redis.{word}", f"`{word}` of the URL, given apart from it", as_text) for word in _URL_WORDS),
-    Option("redis.sentinel_password", "`sentinel_password` of the URL, given apart from it", as_text),
+    *(Option(f"redis.{word}", meaning, as_text) for word, meaning in _URL_WORDS.items()),
     Option("redis.connectTimeout", "how long reaching the server and logging in may take", as_ms, "5s"),
     Option("redis.commandTimeout", "how long an answer may take", as_ms, "10s"),
 )
@@ -169,6 +178,11 @@ class Address:
     def masked(self) -> str:
         return self.server().endpoint.masked
 
+    def unreachable(self, error: Unavailable) -> Unavailable:
+        """The same for somebody who waits: nobody tries again in the background."""
+        said = str(error).partition(": the server cannot be reached")[0]
+        return Unavailable(f"{self.masked}: {said}: check the URL, and that the server runs")
+
     def __repr__(self) -> str:
         return f"Address({self.masked!r})"
 
@@ -178,7 +192,7 @@ def address_of(values: Mapping[str, Any]) -> Address:
     url = values["url"] or os.environ.get(URL_VARIABLE)
     if not url:
         raise ConfigError(f"no server is given: set the option url, or the environment variable {URL_VARIABLE}")
-    extra = {word: values[f"redis.{word}"] for word in (*_URL_WORDS, "sentinel_password")}
+    extra = {word: values[f"redis.{word}"] for word in _URL_WORDS}
     query = "&".join(f"{word}={quote(text, safe='')}" for word, text in extra.items() if text is not None)
     if query:
         url += ("&" if "?" in url else "?") + query

@@ -38,6 +38,7 @@ class Share(InputPartition):
     def __init__(self, ranges: Sequence[Range]) -> None:
         super().__init__(None)
         self.ranges = tuple(ranges)
+        self.batch = ""  # under which the task counts what it lost; "": nobody asks
 
     def __repr__(self) -> str:
         return f"Share({len(self.ranges)} ranges, {sum(part.rows for part in self.ranges)} rows)"

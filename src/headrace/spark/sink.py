@@ -25,7 +25,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from headrace.errors import ConfigError, HeadraceError, NameRefused, WrongType
+from headrace.errors import ConfigError, HeadraceError, NameRefused, Unavailable, WrongType
 from headrace.names import check_stream
 from headrace.options import shown
 from headrace.spark import staging
@@ -74,9 +74,12 @@ def _checked(
     checked, layout = read_options(options, overwrite=overwrite), layout_of(schema)
     if not checked.stream and layout.stream_at is None:
         raise ConfigError('no target is known: give option("stream", "orders") or a column `stream`')
-    with PatientLink(checked.address, checked.retry_ms if patient else 0) as link:
-        kind = link.call(staging.type_of(checked.stream or "headrace"))
-        partitions = partition_count(link, checked.stream) if checked.stream else None
+    try:
+        with PatientLink(checked.address, checked.retry_ms if patient else 0) as link:
+            kind = link.call(staging.type_of(checked.stream or "headrace"))
+            partitions = partition_count(link, checked.stream) if checked.stream else None
+    except Unavailable as error:
+        raise checked.address.unreachable(error) from None
     if checked.stream and kind not in ("stream", "none"):
         raise WrongType(f"{checked.stream} holds a {kind}, not a stream: choose another target")
     return _partitioned(checked, layout, partitions), layout

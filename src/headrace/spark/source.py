@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import logging
+import secrets
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 import pyarrow as pa
@@ -13,18 +16,21 @@ from headrace.errors import HeadraceError, Unavailable
 from headrace.spark.chunks import Decode, Listed, Pace, Patience, RangeReader, listed
 from headrace.spark.keyspace import find_streams
 from headrace.spark.loss import lost_error
-from headrace.spark.offsets import START, Position, before_ms
+from headrace.spark.offsets import START, ZERO, Position, before_ms, parse_id
 from headrace.spark.plan import Range, Share
 from headrace.spark.planner import Planner, losses, range_of
 from headrace.spark.rows import Columns, Segment
 from headrace.spark.schema import layout_of
 from headrace.spark.source_options import SourceSettings
 from headrace.spark.state import looks, states
+from headrace.spark.tally import TalliedReader
 from headrace.spark.wire import Wire
 
 SMALL_ROWS: Final = 200  # a range of so few rows shares a request with others
 TOGETHER: Final = 100  # ranges in one request
 BATCH_ROWS: Final = 10_000
+
+log = logging.getLogger("headrace.spark")
 
 
 def check_server(settings: SourceSettings) -> None:
@@ -34,8 +40,7 @@ def check_server(settings: SourceSettings) -> None:
         link.open()
         states(link, settings.streams)
     except Unavailable as error:
-        said = str(error).partition(": the server cannot be reached")[0]
-        raise Unavailable(f"{settings.address.masked}: {said}: check the URL, and that the server runs") from None
+        raise settings.address.unreachable(error) from None
     finally:
         link.close()
 
@@ -46,6 +51,7 @@ class ShareReader:
     def __init__(self, settings: SourceSettings, schema: StructType) -> None:
         self._settings = settings
         self._schema = schema
+        self._batch = ""
 
     def read(self, share: Share) -> Iterator[pa.RecordBatch]:
         from headrace.spark.vector import Fast
@@ -56,6 +62,7 @@ class ShareReader:
         pace = Pace(self._settings.fetch_bytes)
         try:
             small = [part for part in share.ranges if part.rows <= SMALL_ROWS]
+            self._batch = share.batch
             yield from self._read_small(wire, small, columns)
             for part in share.ranges:
                 if part.rows > SMALL_ROWS:
@@ -70,7 +77,10 @@ class ShareReader:
 
     def _reader(self, wire: Wire, part: Range, pace: Pace, decode: Decode) -> RangeReader:
         patience = Patience(self._settings.retry_ms)
-        return RangeReader(wire, part, pace, decode, fail_on_loss=self._settings.fail_on_loss, patience=patience)
+        strict = self._settings.fail_on_loss
+        if strict or not self._batch:
+            return RangeReader(wire, part, pace, decode, fail_on_loss=strict, patience=patience)
+        return TalliedReader(wire, part, pace, decode, fail_on_loss=strict, patience=patience, batch=self._batch)
 
     def _read_small(self, wire: Wire, parts: Sequence[Range], columns: Columns) -> Iterator[pa.RecordBatch]:
         """Many short ranges: their first requests go together, their rows share batches."""
@@ -139,19 +149,41 @@ def _weight(entries: Sequence[Any]) -> int:
     return sum(map(len, entries[0][1])) * len(entries) if entries else 0
 
 
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """What a filter leaves to read: some streams, or times. None: everything."""
+
+    streams: frozenset[str] | None = None
+    from_ms: int | None = None
+    until_ms: int | None = None  # the first ms that is not read
+
+    def start(self, start: Position) -> Position:
+        """Where reading begins; the entry there need not exist, so nothing is counted from it."""
+        moved = ZERO if self.from_ms is None else before_ms(self.from_ms)
+        return start if parse_id(moved) <= start.number else Position(moved)
+
+    def end(self, end: str) -> str:
+        bound = end if self.until_ms is None else before_ms(max(0, self.until_ms))
+        return min(end, bound, key=parse_id)
+
+
 class BatchReader(DataSourceReader):
     """``spark.read``: what the streams hold at the moment of planning."""
 
     def __init__(self, settings: SourceSettings, schema: StructType) -> None:
         self._settings = settings
         self._shares = ShareReader(settings, schema)
+        self._bounds = Bounds()
         layout_of(schema)
 
     def partitions(self) -> Sequence[InputPartition]:
         wire = Wire(self._settings.address, "headrace-spark-driver")
         try:
-            ranges = self._ranges(wire)
-            return list(Planner(wire, self._settings).shares(ranges)) or [Share(())]
+            shares = Planner(wire, self._settings).shares(self._ranges(wire))
+            batch = f"once-{secrets.token_hex(6)}"
+            for share in shares:
+                share.batch = batch
+            return list(shares) or [Share(())]
         finally:
             wire.close()
 
@@ -160,13 +192,18 @@ class BatchReader(DataSourceReader):
         return self._shares.read(partition)
 
     def _ranges(self, wire: Wire) -> list[Range]:
-        keys = find_streams(wire.link, self._settings)
+        wanted = self._bounds.streams
+        keys = [key for key in find_streams(wire.link, self._settings) if wanted is None or key in wanted]
         starts = {key: self._start(key) for key in keys}
         seen = looks(wire.link, {key: start.id for key, start in starts.items()})
-        if self._settings.fail_on_loss and self._settings.starting_ms is None:
+        if self._settings.starting_ms is None:
             for key, loss in losses(starts, seen):
-                raise lost_error(key, starts[key].id, loss)
-        found = (range_of(key, starts[key], self._end(key, seen[key].state.last_id), seen[key]) for key in keys)
+                if self._settings.fail_on_loss:
+                    raise lost_error(key, starts[key].id, loss)
+                log.warning("spark.lost stream=%s after=%s kind=%s lost=%s", key, starts[key].id, loss.kind, loss.lost)
+        begun = {key: self._bounds.start(start) for key, start in starts.items()}
+        seen |= looks(wire.link, {key: start.id for key, start in begun.items() if start is not starts[key]})
+        found = (range_of(key, begun[key], self._end(key, seen[key].state.last_id), seen[key]) for key in keys)
         return [part for part in found if part is not None]
 
     def _start(self, key: str) -> Position:
@@ -177,6 +214,9 @@ class BatchReader(DataSourceReader):
         return START
 
     def _end(self, key: str, last_id: str) -> str:
+        return self._bounds.end(self._told_end(key, last_id))
+
+    def _told_end(self, key: str, last_id: str) -> str:
         if self._settings.ending_ms is not None:
             return before_ms(self._settings.ending_ms)
         if isinstance(self._settings.ending, dict):

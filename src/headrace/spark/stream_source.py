@@ -17,6 +17,7 @@ from headrace.spark.plan import Share
 from headrace.spark.schema import layout_of
 from headrace.spark.source import ShareReader, check_server
 from headrace.spark.source_options import SourceSettings
+from headrace.spark.workers import leave_quietly
 
 T = TypeVar("T")
 
@@ -53,6 +54,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._ask(lambda admission: admission.shares(read_offset(start), read_offset(end)))
 
     def stop(self) -> None:
+        leave_quietly()
         if self._admission is not None:
             self._admission.close()
             self._admission = None

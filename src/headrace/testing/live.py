@@ -114,6 +114,8 @@ async def crash(worker: Worker) -> None:
         await lifeline.stop()
     if pulse is not None:
         pulse.stop()
+    if worker._hints is not None:  # noqa: SLF001
+        await worker._hints.stop()  # noqa: SLF001
     for lane in worker.lanes:
         await lane.close()
 

@@ -1,0 +1,113 @@
+"""The thread that keeps the locks of a GoClient alive, whatever its event loop is doing.
+
+The Go client gives a stream up at the first extension that fails, a network blip too. Here only the server's word
+counts: the entry is not pending for me any more, or somebody else's lock is on it. Until it is heard, the thread goes
+on trying, and stops only when the loop has stood still for so long that nobody would hear it either.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from headrace.errors import HeadraceError, Verdict, classify
+from headrace.goclient import calls
+from headrace.goclient.calls import Seat
+from headrace.goclient.protocol import Announcement
+from headrace.redis.connect import Server
+
+log = logging.getLogger("headrace")
+
+CHUNK = 200  # locks extended in one write
+STALL_S = 60.0  # a loop that stands still for longer keeps nothing
+
+
+@dataclass(slots=True, eq=False)
+class Holding:
+    """One entry of the load balancer stream that is mine."""
+
+    id: str
+    announcement: Announcement
+    held_at: float = field(default_factory=time.monotonic)
+    finishing: bool = False  # an outcome was sent and its answer did not arrive: it may have happened
+
+
+class Holder:
+    def __init__(
+        self,
+        server: Server,
+        seat: Seat,
+        held: dict[str, Holding],
+        *,
+        lost: Callable[[Holding], None],
+        failed: Callable[[HeadraceError], None],
+    ) -> None:
+        self._seat = seat
+        self._held = held
+        self._lost = lost
+        self._failed = failed
+        self._link = server.sync_link(f"headrace:{seat.consumer}:hold", timeout_ms=max(50, seat.lock_ms // 4))
+        self._loop = asyncio.get_running_loop()
+        self._pulse_at = time.monotonic()
+        self._pulse: asyncio.TimerHandle | None = None
+        self._stop = threading.Event()
+        self._failing = False
+        self._thread = threading.Thread(target=self._run, name="headrace-go-hold", daemon=True)
+
+    def start(self) -> None:
+        self._beat()
+        self._thread.start()
+
+    async def stop(self) -> None:
+        """End the thread. Stopping twice, or before starting, is fine."""
+        self._stop.set()
+        if self._pulse is not None:
+            self._pulse.cancel()
+        if self._thread.is_alive():
+            await asyncio.to_thread(self._thread.join, 5.0)
+        self._link.close()
+
+    def _beat(self) -> None:
+        self._pulse_at = time.monotonic()
+        self._pulse = self._loop.call_later(1.0, self._beat)
+
+    def _run(self) -> None:
+        while not self._stop.wait(self._seat.lock_ms / 8000):
+            now = time.monotonic()
+            if now - self._pulse_at > STALL_S:
+                continue
+            due = [one for one in list(self._held.values()) if now - one.held_at > self._seat.lock_ms / 3000]
+            try:
+                for at in range(0, len(due), CHUNK):
+                    self._extend(due[at : at + CHUNK], now)
+                self._failing = False
+            except HeadraceError as error:
+                self._report(error)
+
+    def _extend(self, chunk: list[Holding], now: float) -> None:
+        answers = self._link.pipe([calls.hold(self._seat, one.announcement.stream, one.id) for one in chunk])
+        for one, said in zip(chunk, answers, strict=True):
+            if isinstance(said, HeadraceError):
+                raise said
+            if said.kind == "ok":
+                one.held_at = now
+            else:
+                self._tell(self._lost, one)
+
+    def _report(self, error: HeadraceError) -> None:
+        if classify(error) is Verdict.FATAL:
+            self._stop.set()
+            self._tell(self._failed, error)
+        elif not self._failing:
+            self._failing = True
+            log.warning("goclient.holding_waits consumer=%s: %s", self._seat.consumer, error)
+
+    def _tell(self, callback: Callable[..., None], *args: object) -> None:
+        try:
+            self._loop.call_soon_threadsafe(callback, *args)
+        except RuntimeError:
+            self._stop.set()  # the loop is closed: nobody is left to be told

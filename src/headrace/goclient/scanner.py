@@ -1,0 +1,109 @@
+"""The Go client's reconciliation scan: entries that nobody has a lock on go back into the pool.
+
+The same settings and the same decision, with two differences: looking at the lock, appending, acking and deleting are
+one step, so nothing falls out between two of them; and the scan follows its cursor, so that a first page of live owners
+does not hide the orphans behind it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import time
+from collections.abc import Container
+from dataclasses import dataclass
+
+from headrace.errors import DecodeError, HeadraceError, NoGroup, Verdict, classify
+from headrace.goclient import calls, protocol
+from headrace.goclient.calls import Seat
+from headrace.goclient.protocol import Announcement
+from headrace.recorder import Recorder
+from headrace.redis.link import Link
+from headrace.redis.replies import Move
+
+log = logging.getLogger("headrace")
+
+JITTER = 0.1  # of the interval, on top
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rules:
+    """The Go client's RecoveryConfig."""
+
+    interval_ms: int = protocol.INTERVAL_MS
+    min_idle_ms: int = protocol.MIN_IDLE_MS
+    batch: int = protocol.BATCH
+    max_retries: int = protocol.MAX_RETRIES
+    dead_letters_maxlen: int = protocol.DEAD_LETTERS_MAXLEN
+
+
+class Scanner:
+    def __init__(self, seat: Seat, link: Link, rules: Rules, recorder: Recorder, mine: Container[str]) -> None:
+        self._seat = seat
+        self._link = link
+        self._rules = rules
+        self._recorder = recorder
+        self._mine = mine
+        self._labels = {"stream": seat.names.stream, "group": seat.names.group}
+
+    async def run(self) -> None:
+        """Scan once, then at every interval. A scan that fails says nothing about any owner."""
+        await asyncio.sleep(self._seat.lock_ms / 1000)  # after a restart of the server live owners lock first
+        while True:
+            try:
+                await self.scan()
+            except NoGroup:
+                log.debug("goclient.scan: no group yet")
+            except HeadraceError as error:
+                if classify(error) is Verdict.FATAL:
+                    raise
+                log.warning("goclient.scan_waits stream=%s: %s", self._seat.names.stream, error)
+            await asyncio.sleep(self._rules.interval_ms / 1000 * (1 + JITTER * random.random()))
+
+    async def scan(self) -> None:
+        begun, cursor = time.monotonic(), "-"
+        while cursor:
+            rows = await self._link.call(
+                calls.pending(self._seat, cursor, self._rules.batch, min_idle_ms=self._rules.min_idle_ms)
+            )
+            for row in rows:
+                if row.id not in self._mine:
+                    self._report(row.id, await self.recover(row.id, self._rules.min_idle_ms))
+            cursor = f"({rows[-1].id}" if len(rows) == self._rules.batch else ""
+        self._recorder.observe("recovery_scan_duration_seconds", time.monotonic() - begun, **self._labels)
+
+    async def recover(self, id_: str, min_idle_ms: int) -> Move:
+        """Requeue one entry if nobody is on it. What cannot be read goes to the dead letters, for everybody."""
+        rules = self._rules
+        found = await self._link.call(calls.entry(self._seat, id_))
+        try:
+            stream = Announcement.read(found[0][1]).stream if found else ""
+        except DecodeError:
+            return await self.bury(id_)
+        call = calls.requeue(
+            self._seat,
+            stream,
+            id_,
+            "retry",
+            min_idle_ms=min_idle_ms,
+            max_retries=rules.max_retries,
+            maxlen=rules.dead_letters_maxlen,
+        )
+        return await self._link.call(call)
+
+    async def bury(self, id_: str) -> Move:
+        """An entry that nobody can read."""
+        maxlen = self._rules.dead_letters_maxlen
+        return await self._link.call(calls.requeue(self._seat, "", id_, "unparseable", maxlen=maxlen))
+
+    def _report(self, id_: str, move: Move) -> None:
+        counters = {
+            "requeued": "recovery_scan_requeued_total",
+            "alive": "recovery_scan_skipped_alive_total",
+            "buried": "recovery_dlq_total",
+            "trimmed": "trimmed_total",
+        }
+        if move.kind in counters:
+            self._recorder.count(counters[move.kind], 1, **self._labels)
+            log.info("goclient.%s stream=%s id=%s to=%s", move.kind, self._seat.names.stream, id_, move.id or "-")

@@ -1,0 +1,503 @@
+"""The protocol of redis-stream-client-go, spoken beside a peer that behaves as the Go client does (SPEC 44, 47)."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headrace import App
+from headrace.goclient import (
+    Added,
+    AlreadyClaimed,
+    Announcement,
+    Disowned,
+    Event,
+    Expired,
+    GoClient,
+    NotOwned,
+    PodNameMissing,
+    Terminated,
+)
+from headrace.goclient.protocol import consumer_name, read_lock
+from tests.support.servers import Server
+from tests.support.wait import wait_until
+
+MakeApp = Callable[..., App]
+OwnServer = Callable[..., Server]
+ROOT = Path(__file__).resolve().parents[2]
+QUICK: dict[str, Any] = {"lock": "1s", "interval": "300ms", "min_idle": "1500ms"}
+ROOM = "room:42"
+
+
+class Peer:
+    """A Go pod as a process."""
+
+    def __init__(self, folder: Path, url: str, service: str, pod: str, **settings: Any) -> None:
+        told = {"url": url, "service": service, "hb_ms": 1_000, "interval_ms": 300, "min_idle_ms": 1_500, **settings}
+        self.out = folder / f"{pod}.jsonl"
+        with self.out.open("wb") as sink:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "tests.support.gopeer", json.dumps(told)],
+                cwd=ROOT,
+                env={**os.environ, "POD_NAME": pod},
+                stdin=subprocess.PIPE,
+                stdout=sink,
+            )
+
+    def events(self, kind: str, **about: Any) -> list[dict[str, Any]]:
+        lines = [json.loads(line) for line in self.out.read_text().splitlines()]
+        return [line for line in lines if line["event"] == kind and about.items() <= line.items()]
+
+    async def until(self, kind: str, timeout: float = 10.0, **about: Any) -> dict[str, Any]:
+        found = await wait_until(lambda: self.events(kind, **about), timeout, what=f"the peer's {kind} {about}")
+        return found[0]
+
+    def say(self, line: str) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(line.encode() + b"\n")
+        self.process.stdin.flush()
+
+    def end(self) -> None:
+        self.process.kill()
+        self.process.wait(10)
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+
+
+@pytest.fixture
+def peer(tmp_path: Path) -> Iterator[Callable[..., Peer]]:
+    peers: list[Peer] = []
+
+    def start(server: Server, service: str, pod: str = "go-1", **settings: Any) -> Peer:
+        peers.append(Peer(tmp_path, server.url, service, pod, **settings))
+        return peers[-1]
+
+    yield start
+    for one in peers:
+        one.end()
+
+
+class Ours:
+    """A client of ours and what it told."""
+
+    def __init__(self, client: GoClient) -> None:
+        self.client = client
+        self.seen: list[Event] = []
+
+    def of(self, kind: type) -> list[Any]:
+        return [event for event in self.seen if isinstance(event, kind)]
+
+    async def until(self, kind: type, n: int = 1, timeout: float = 10.0) -> Any:
+        await wait_until(lambda: len(self.of(kind)) >= n, timeout, what=f"{n} × {kind.__name__}")
+        return self.of(kind)[n - 1]
+
+
+@asynccontextmanager
+async def ours(app: App, service: str, pod: str = "py-1", **other: Any) -> AsyncIterator[Ours]:
+    client = GoClient(app, service, consumer=f"redis-consumer-{pod}", **{**QUICK, **other})
+    told = Ours(client)
+
+    async def collect() -> None:
+        async for event in client.events():
+            told.seen.append(event)
+
+    async with client:
+        task = asyncio.create_task(collect())
+        yield told
+    await asyncio.wait_for(task, 5)
+
+
+def pending(server: Server, service: str) -> int:
+    return server.sync().xpending(f"{service}-input", f"{service}-group")["pending"]
+
+
+# ── the two together ──
+
+
+async def test_what_go_announced_is_owned_and_finished_by_us_and_nothing_is_left(
+    server: Server, prefix: str, make_app: MakeApp
+) -> None:
+    """SPEC 47: the bytes of the Go client's producer; ack, delete and unlock as its DoneStream."""
+    redis = server.sync()
+    payload = '{"DataStreamName":"%s:room:42","Info":{"tenant":"a"}}' % prefix  # noqa: UP031 - braces
+    redis.execute_command("xadd", f"{prefix}-input", "*", "lbs-input", payload)
+    async with ours(make_app(server), prefix) as mine:
+        added = await mine.until(Added)
+        assert (added.stream, added.info, added.attempt) == (f"{prefix}:room:42", {"tenant": "a"}, 1)
+        lock = f"{prefix}:room:42<MUTEX_KEY_SEP>{added.id}"
+        assert redis.get(lock).startswith(b"redis-consumer-py-1")
+        assert 0 < redis.pttl(lock) <= 1_000
+        assert mine.client.streams == [f"{prefix}:room:42"]
+        await mine.client.done_stream(f"{prefix}:room:42")
+        assert redis.exists(lock) == 0
+        with pytest.raises(NotOwned):
+            await mine.client.done_stream(f"{prefix}:room:42")
+    assert isinstance(mine.seen[-1], Terminated)
+    assert pending(server, prefix) == 0
+    assert redis.xlen(f"{prefix}-input") == 0
+
+
+async def test_what_we_announced_is_owned_and_finished_by_a_go_pod(
+    server_key: str, own_server: OwnServer, make_app: MakeApp, peer: Callable[..., Peer]
+) -> None:
+    server = own_server(server_key)
+    go = peer(server, "rooms")
+    await go.until("ready")
+    client = GoClient(make_app(server), "rooms", consumer="redis-consumer-py-1", **QUICK)
+    await client.announce(ROOM, {"tenant": "a"})
+    added = await go.until("added", stream=ROOM)
+    assert added["info"] == {"tenant": "a"}
+    go.say(f"done {ROOM}")
+    await go.until("done", stream=ROOM)
+    assert pending(server, "rooms") == 0
+    assert server.sync().xlen("rooms-input") == 0
+
+
+async def test_a_killed_go_pods_stream_goes_to_us_by_its_hint(
+    server_key: str, own_server: OwnServer, make_app: MakeApp, peer: Callable[..., Peer]
+) -> None:
+    """SPEC 44, 47: Expired names who had it; claim() puts it back; Added comes to the one that reads it."""
+    server = own_server(server_key)
+    go = peer(server, "rooms")
+    await go.until("ready")
+    app = make_app(server)
+    await GoClient(app, "rooms", consumer="x", **QUICK).announce(ROOM, {"n": 1})
+    await go.until("added", stream=ROOM)
+    async with ours(app, "rooms", interval="60s") as mine:
+        await asyncio.sleep(1.5)
+        assert mine.seen == []
+        go.process.kill()
+        expired = await mine.until(Expired)
+        assert (expired.stream, expired.owner) == (ROOM, "redis-consumer-go-1")
+        await mine.client.claim(expired)
+        with pytest.raises(AlreadyClaimed):
+            await mine.client.claim(expired)
+        added = await mine.until(Added)
+        assert (added.stream, added.info, added.attempt) == (ROOM, {"n": 1}, 2)
+        await mine.client.done_stream(ROOM)
+    assert pending(server, "rooms") == 0
+
+
+async def test_a_killed_go_pods_stream_goes_to_us_without_notifications(
+    server_key: str, own_server: OwnServer, make_app: MakeApp, peer: Callable[..., Peer]
+) -> None:
+    """SPEC 21: the scan alone does it."""
+    server = own_server(server_key)
+    go = peer(server, "rooms")
+    await go.until("ready")
+    app = make_app(server)
+    await GoClient(app, "rooms", consumer="x", **QUICK).announce(ROOM)
+    await go.until("added", stream=ROOM)
+    server.sync().config_set("notify-keyspace-events", "")
+    async with ours(app, "rooms") as mine:
+        await asyncio.sleep(2)
+        assert mine.seen == []  # far beyond the minimal idle time, and alive: skipped
+        assert app.recorder.total("recovery_scan_skipped_alive_total") > 0  # type: ignore[attr-defined]
+        go.process.kill()
+        added = await mine.until(Added)
+        assert (added.stream, added.attempt) == (ROOM, 2)
+        await mine.client.done_stream(ROOM)
+
+
+async def test_a_go_pod_takes_over_what_our_dead_process_held(
+    server_key: str, own_server: OwnServer, make_app: MakeApp, peer: Callable[..., Peer]
+) -> None:
+    server = own_server(server_key)
+    app = make_app(server)
+    client = GoClient(app, "rooms", consumer="redis-consumer-py-1", **QUICK)
+    await client.start()
+    await client.announce(ROOM, {"n": 1})
+    await wait_until(lambda: client.streams == [ROOM])
+    go = peer(server, "rooms")
+    await go.until("ready")
+    await asyncio.sleep(2)
+    assert go.events("added") == []
+    await client._holder.stop()  # as after SIGKILL
+    await client._read_link.close()
+    for task in client._tasks:
+        task.cancel()
+    added = await go.until("added", stream=ROOM)
+    assert (added["info"], added["retries"]) == ({"n": 1}, "1")
+    go.say(f"done {ROOM}")
+    await go.until("done", stream=ROOM)
+    with pytest.raises(NotOwned):
+        await client.done_stream(ROOM)
+    await client.done()
+    assert pending(server, "rooms") == 0
+
+
+async def test_a_slow_owner_of_ours_is_never_robbed_by_a_go_pod(
+    server_key: str, own_server: OwnServer, make_app: MakeApp, peer: Callable[..., Peer]
+) -> None:
+    """Also while its event loop is blocked for several lives of its lock: a thread keeps it."""
+    server = own_server(server_key)
+    app = make_app(server)
+    async with ours(app, "rooms") as mine:
+        await mine.client.announce(ROOM)
+        await mine.until(Added)
+        go = peer(server, "rooms", min_idle_ms=500)
+        await go.until("ready")
+        await asyncio.to_thread(signal.sigtimedwait, [], 1)  # the loop turns
+        signal.sigtimedwait([], 3)  # the loop stands still
+        await asyncio.sleep(0.5)
+        assert go.events("added") == go.events("requeued") == []
+        await mine.client.done_stream(ROOM)
+
+
+async def test_an_owner_that_lost_its_entry_hears_it_although_its_lock_key_is_free(
+    server: Server, prefix: str, make_app: MakeApp
+) -> None:
+    """The Go client's worst race: a requeued entry has a new id, so a paused owner's old lock can always be retaken."""
+    redis, app = server.sync(), make_app(server)
+    async with ours(app, prefix) as mine:
+        await mine.client.announce(f"{prefix}:room")
+        added = await mine.until(Added)
+        # What a Go pod does with an entry whose lock it finds gone:
+        redis.delete(f"{prefix}:room<MUTEX_KEY_SEP>{added.id}")
+        redis.xack(f"{prefix}-input", f"{prefix}-group", added.id)
+        redis.xadd(f"{prefix}-input", {"lbs-input": Announcement(f"{prefix}:room").json(), "_retry_count": "1"})
+        redis.xdel(f"{prefix}-input", added.id)
+        disowned = await mine.until(Disowned)
+        assert (disowned.stream, disowned.id) == (f"{prefix}:room", added.id)
+        again = await mine.until(Added, 2)
+        assert again.attempt == 2
+        await mine.client.done_stream(f"{prefix}:room")
+
+
+async def test_done_hands_back_what_is_unfinished_at_once_and_burns_no_retry(
+    server: Server, prefix: str, make_app: MakeApp
+) -> None:
+    """SPEC 44: the Go client's Done acknowledges and deletes it."""
+    app = make_app(server)
+    async with ours(app, prefix, "py-1") as leaving:
+        await leaving.client.announce(f"{prefix}:room", {"n": 1})
+        await leaving.until(Added)
+    async with ours(app, prefix, "py-2", interval="60s") as staying:
+        added = await staying.until(Added)
+        assert (added.info, added.attempt) == ({"n": 1}, 1)
+        await staying.client.done_stream(f"{prefix}:room")
+
+
+async def test_two_that_claim_the_same_stream_one_wins(server: Server, prefix: str, make_app: MakeApp) -> None:
+    """SPEC 44: and a live owner's stream cannot be claimed at all."""
+    redis, app = server.sync(), make_app(server)
+    stream, group, room = f"{prefix}-input", f"{prefix}-group", f"{prefix}:room"
+    id_ = redis.xadd(stream, {"lbs-input": Announcement(room).json()})
+    redis.xgroup_create(stream, group, "0")
+    redis.xreadgroup(group, "redis-consumer-dead", {stream: ">"})
+    redis.xclaim(stream, group, "redis-consumer-dead", 0, [id_], idle=60_000, justid=True)
+    orphan = Expired(room, "redis-consumer-dead", id_.decode())
+    async with ours(app, prefix, "py-1", interval="60s") as one, ours(app, prefix, "py-2", interval="60s") as two:
+        clients = (one.client, two.client)
+        answers = await asyncio.gather(*(client.claim(orphan) for client in clients), return_exceptions=True)
+        assert sorted(type(answer).__name__ for answer in answers) == ["AlreadyClaimed", "NoneType"]
+        await wait_until(lambda: one.of(Added) + two.of(Added))
+        (added,) = one.of(Added) + two.of(Added)
+        assert (added.stream, added.attempt) == (room, 2)
+        with pytest.raises(AlreadyClaimed, match=r"fresh|alive"):
+            await one.client.claim(Expired(room, "", added.id))
+
+
+async def test_an_entry_that_nobody_can_read_is_buried_and_reading_goes_on(
+    server: Server, prefix: str, make_app: MakeApp
+) -> None:
+    """It ends the reading of every Go pod that it comes to."""
+    redis = server.sync()
+    redis.xadd(f"{prefix}-input", {"lbs-input": "no json"})
+    redis.xadd(f"{prefix}-input", {"something": "else"})
+    redis.xadd(f"{prefix}-input", {"lbs-input": Announcement(f"{prefix}:room").json()})
+    async with ours(make_app(server), prefix) as mine:
+        added = await mine.until(Added)
+        assert added.stream == f"{prefix}:room"
+        await mine.client.done_stream(f"{prefix}:room")
+    dead = redis.xrange(f"{prefix}-input-dlq")
+    assert [fields[b"_dlq_reason"] for _, fields in dead] == [b"unparseable", b"unparseable"]
+    assert pending(server, prefix) == 0
+
+
+async def test_what_we_own_is_never_old_to_who_goes_by_idle_time_alone(
+    server: Server, prefix: str, make_app: MakeApp
+) -> None:
+    """Older releases of the Go client take over with XAUTOCLAIM, whatever the lock says."""
+    redis = server.sync()
+    async with ours(make_app(server), prefix) as mine:
+        await mine.client.announce(f"{prefix}:room")
+        await mine.until(Added)
+        await asyncio.sleep(1.5)
+        (row,) = redis.xpending_range(f"{prefix}-input", f"{prefix}-group", "-", "+", 10)
+        assert row["time_since_delivered"] < 1_000
+        assert row["times_delivered"] == 1
+
+
+async def test_orphans_behind_a_page_of_live_owners_are_recovered(
+    server: Server, prefix: str, make_app: MakeApp
+) -> None:
+    redis = server.sync()
+    stream, group = f"{prefix}-input", f"{prefix}-group"
+    ids = [redis.xadd(stream, {"lbs-input": Announcement(f"{prefix}:{n}").json()}) for n in range(8)]
+    redis.xgroup_create(stream, group, "0")
+    redis.xreadgroup(group, "redis-consumer-go", {stream: ">"})
+    redis.xclaim(stream, group, "redis-consumer-go", 0, ids, idle=60_000, justid=True)
+    for n, id_ in enumerate(ids[:6]):
+        redis.set(f"{prefix}:{n}<MUTEX_KEY_SEP>{id_.decode()}", "redis-consumer-go")
+    async with ours(make_app(server), prefix, batch=2, interval="60s") as mine:
+        await mine.until(Added, 2)
+        assert mine.client.streams == [f"{prefix}:6", f"{prefix}:7"]
+
+
+async def test_a_cut_connection_shorter_than_a_lock_costs_no_stream(
+    server_key: str, own_server: OwnServer, make_app: MakeApp
+) -> None:
+    """The Go client gives a stream up at the first extension that fails."""
+    server = own_server(server_key)
+    redis = server.sync()
+    async with ours(make_app(server), "rooms", lock="2s") as mine:
+        redis.xadd("rooms-input", {"lbs-input": Announcement(ROOM).json()})
+        await mine.until(Added)
+        for _ in range(3):
+            redis.client_kill_filter(_type="normal", skipme=True)
+            await asyncio.sleep(0.7)
+        assert mine.of(Disowned) == []
+        await mine.client.done_stream(ROOM)
+    assert pending(server, "rooms") == 0
+
+
+async def test_done_before_start_and_done_twice_are_fine(server: Server, prefix: str, make_app: MakeApp) -> None:
+    client = GoClient(make_app(server), prefix, consumer="redis-consumer-x", **QUICK)
+    await client.done()
+    await client.done()
+    assert [event async for event in client.events()] == [Terminated("done")]
+
+
+async def test_after_its_retries_an_entry_goes_to_the_go_clients_dead_letters(
+    server: Server, prefix: str, make_app: MakeApp
+) -> None:
+    redis = server.sync()
+    stream, group = f"{prefix}-input", f"{prefix}-group"
+    id_ = redis.xadd(stream, {"lbs-input": Announcement(f"{prefix}:room").json(), "_retry_count": "3"})
+    redis.xgroup_create(stream, group, "0")
+    redis.xreadgroup(group, "redis-consumer-dead", {stream: ">"})
+    redis.xclaim(stream, group, "redis-consumer-dead", 0, [id_], idle=60_000, justid=True)
+    async with ours(make_app(server), prefix):
+        await wait_until(lambda: redis.xlen(f"{stream}-dlq") == 1, 10)
+    ((_, fields),) = redis.xrange(f"{stream}-dlq")
+    assert (fields[b"_retry_count"], fields[b"_dlq_reason"]) == (b"4", b"max_retries_exceeded")
+    assert pending(server, prefix) == 0
+
+
+async def test_a_fleet_moves_over_pod_by_pod_and_every_stream_is_finished_once(
+    server_key: str, own_server: OwnServer, make_app: MakeApp, peer: Callable[..., Peer]
+) -> None:
+    """Two Go pods with twelve streams; ours join, the Go pods die one after the other; all twelve are finished."""
+    server = own_server(server_key)
+    first, second = peer(server, "rooms", "go-1"), peer(server, "rooms", "go-2")
+    await first.until("ready")
+    await second.until("ready")
+    app = make_app(server)
+    announcer = GoClient(app, "rooms", consumer="x", **QUICK)
+    for n in range(12):
+        await announcer.announce(f"room:{n}")
+    await wait_until(lambda: len(first.events("added") + second.events("added")) == 12, 10)
+    async with ours(app, "rooms", "py-1") as one, ours(app, "rooms", "py-2") as two:
+        first.process.kill()
+        second.process.kill()
+        await wait_until(lambda: len(one.client.streams + two.client.streams) == 12, 20)
+        assert sorted(one.client.streams + two.client.streams) == sorted(f"room:{n}" for n in range(12))
+        for mine in (one, two):
+            for stream in mine.client.streams:
+                await mine.client.done_stream(stream)
+    assert pending(server, "rooms") == 0
+    assert server.sync().xlen("rooms-input") == 0
+
+
+# ── recorded frames ──
+
+FRAMES = {  # as go-redis writes them: RESP arrays, command words in lower case
+    "group": ("xgroup", "create", "rooms-input", "rooms-group", "$", "mkstream"),
+    "announce": ("xadd", "rooms-input", "*", "lbs-input", '{"DataStreamName":"room:42","Info":null}'),
+    "read": ("xreadgroup", "group", "rooms-group", "redis-consumer-go-1", "block", "0", "streams", "rooms-input", ">"),
+    "lock": ("set", "room:42<MUTEX_KEY_SEP>{id}", "redis-consumer-go-1", "ex", "2", "nx"),
+    "ack": ("xack", "rooms-input", "rooms-group", "{id}"),
+    "delete": ("xdel", "rooms-input", "{id}"),
+}
+
+
+def frame(name: str, id_: str = "") -> bytes:
+    words = [word.replace("{id}", id_).encode() for word in FRAMES[name]]
+    return b"*%d\r\n" % len(words) + b"".join(b"$%d\r\n%s\r\n" % (len(word), word) for word in words)
+
+
+async def test_frames_of_a_go_pod_and_ours_are_understood_both_ways(
+    server_key: str, own_server: OwnServer, make_app: MakeApp
+) -> None:
+    """SPEC 47: bytes as they stand on the wire, without our encoder or decoder in between."""
+    server = own_server(server_key)
+    reader, writer = await asyncio.open_unix_connection(server.socket)
+
+    async def said(name: str, id_: str = "") -> bytes:
+        writer.write(frame(name, id_))
+        await writer.drain()
+        return await asyncio.wait_for(reader.read(65_536), 5)
+
+    assert await said("group") == b"+OK\r\n"
+    added = await said("announce")
+    id_ = added.split(b"\r\n")[1].decode()
+    assert id_.encode() in await said("read")
+    assert await said("lock", id_) == b"+OK\r\n"
+    app = make_app(server)
+    async with ours(app, "rooms", min_idle="300ms") as mine:
+        await wait_until(lambda: app.recorder.total("recovery_scan_skipped_alive_total") > 0)  # type: ignore[attr-defined]
+        taken = await mine.until(Added)  # the frames stop: its lock runs out after 2 s
+        assert (taken.stream, taken.attempt) == (ROOM, 2)
+        entry = server.sync().xrange("rooms-input", taken.id, taken.id)[0][1]
+        assert entry == {b"lbs-input": b'{"DataStreamName":"room:42","Info":null}', b"_retry_count": b"1"}
+        # The Go pod comes back from its pause and says that it is done: of the old entry, which nobody misses.
+        assert await said("ack", id_) == b":0\r\n"
+        assert await said("delete", id_) == b":0\r\n"
+        assert mine.client.streams == [ROOM]
+        # A Go pod that finishes ours: its ack has no fence, and we hear that it is gone.
+        assert await said("ack", taken.id) == b":1\r\n"
+        assert (await mine.until(Disowned)).stream == ROOM
+    writer.close()
+    await writer.wait_closed()
+
+
+# ── values ──
+
+
+def test_a_consumer_is_named_after_its_pod_as_the_go_client_does() -> None:
+    assert consumer_name({"POD_NAME": "web-1", "POD_IP": "10.0.0.1"}) == "redis-consumer-web-1"
+    assert consumer_name({"POD_NAME": "", "POD_IP": "10.0.0.1"}) == "redis-consumer-10.0.0.1"
+    with pytest.raises(PodNameMissing, match="POD_NAME"):
+        consumer_name({})
+
+
+@pytest.mark.parametrize(
+    ("payload", "stream", "info"),
+    [
+        ('{"DataStreamName":"a","Info":{"x":1}}', "a", {"x": 1}),
+        ('{"DataStreamName":"a","Info":null}', "a", {}),
+        ('{"datastreamname":"a"}', "a", {}),  # Go reads names in any case
+        ('{"DataStreamName":"ä:b<c>","Info":{},"More":1}', "ä:b<c>", {}),
+    ],
+)
+def test_payloads_are_read_as_go_reads_them(payload: str, stream: str, info: dict[str, Any]) -> None:
+    found = Announcement.read([b"lbs-input", payload.encode(), b"_retry_count", b"2"])
+    assert (found.stream, found.info, found.retries) == (stream, info, 2)
+    assert Announcement.read([b"lbs-input", found.json().encode()]) == Announcement(stream, info)
+
+
+def test_a_lock_key_gives_stream_and_id_back() -> None:
+    assert read_lock("room:42<MUTEX_KEY_SEP>5-0") == ("room:42", "5-0")
+    assert read_lock("room:42:5-0") is None
+    assert read_lock("<MUTEX_KEY_SEP>5-0") is None

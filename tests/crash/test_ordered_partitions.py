@@ -1,0 +1,116 @@
+"""Workers of an ordered stream killed and paused: strict order for each key, none lost, takeover (SPEC 51)."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headrace import App
+from headrace.names import keys_of
+from headrace.partitions import Partitions
+from tests.support.history import History
+from tests.support.servers import Server
+from tests.support.wait import wait_until
+
+ROOT = Path(__file__).resolve().parents[2]
+KEYS, PER_KEY = 12, 25
+
+pytestmark = pytest.mark.servers("redis8", "redis6", "valkey9")
+
+
+class Crew:
+    def __init__(self, server: Server, stream: str, folder: Path, slow_s: float) -> None:
+        self._env = {
+            **os.environ,
+            "HEADRACE_ORDERED": json.dumps(
+                {"url": server.url, "stream": stream, "history": str(folder / "history"), "slow_s": slow_s}
+            ),
+        }
+        self.history = History(folder / "history")
+        self.processes: list[subprocess.Popen[bytes]] = []
+
+    def hire(self) -> subprocess.Popen[bytes]:
+        words = [sys.executable, "-m", "tests.support.ordered"]
+        self.processes.append(subprocess.Popen(words, cwd=ROOT, env=self._env, stderr=subprocess.DEVNULL))
+        return self.processes[-1]
+
+    def done(self) -> list[tuple[str, int]]:
+        return [(event.about["key"], event.about["n"]) for event in self.history.events("done")]
+
+
+@pytest.fixture
+def hire(server: Server, stream: str, tmp_path: Path) -> Iterator[Any]:
+    crews: list[Crew] = []
+
+    def make(slow_s: float) -> Crew:
+        crews.append(Crew(server, stream, tmp_path, slow_s))
+        return crews[-1]
+
+    yield make
+    for crew in crews:
+        for process in crew.processes:
+            process.kill()
+            process.wait()
+
+
+async def fill(app: App, stream: str, first: int, last: int) -> None:
+    orders = app.stream(stream, partitions=4)
+    numbers = [(key, n) for n in range(first, last) for key in range(KEYS)]
+    await orders.add_many(
+        [{"key": f"k{key}", "n": n} for key, n in numbers], partition_keys=[f"k{key}" for key, _ in numbers]
+    )
+
+
+@pytest.mark.parametrize("slow_s", [0.0, 0.01], ids=["quick", "slow"])
+async def test_a_killed_workers_partitions_go_on_in_order_elsewhere(
+    server: Server, stream: str, hire: Any, slow_s: float
+) -> None:
+    """SPEC 51: strict order for each key, one owner at a time; at most the message at hand runs again."""
+    async with App(server.url) as app:
+        await fill(app, stream, 0, PER_KEY)
+        crew = hire(slow_s)
+        first, _ = crew.hire(), crew.hire()
+        await wait_until(lambda: len(crew.done()) >= 40, 20)
+        first.kill()
+        await wait_until(lambda: len(set(crew.done())) == KEYS * PER_KEY, 40)
+    starts: dict[str, list[int]] = {}
+    for event in crew.history.events("start"):
+        starts.setdefault(event.about["key"], []).append(event.about["n"])
+    for numbers in starts.values():
+        # a message may be started again by the heir, never an earlier one, and none is left out
+        assert all(after - before in (0, 1) for before, after in pairwise(numbers)), numbers
+        assert set(numbers) == set(range(PER_KEY))
+    again = sum(len(numbers) - PER_KEY for numbers in starts.values())
+    assert again <= 4  # one for each partition
+
+
+async def test_a_message_that_kills_its_worker_is_set_aside_and_those_behind_it_are_handled(
+    server: Server, stream: str, hire: Any
+) -> None:
+    """SPEC 25 for an ordered stream: poison is buried after its attempts, and buries nobody else."""
+    async with App(server.url) as app:
+        orders = app.stream(stream, partitions=4)
+        for n in range(4):
+            await orders.add({"key": "k", "n": n, "kill": n == 1}, partition_key="k")
+        crew = hire(0.0)
+        crew.hire()
+
+        def handled() -> bool:
+            if crew.processes[-1].poll() is not None:
+                crew.hire()  # what a supervisor does
+            return {n for _, n in crew.done()} == {0, 2, 3}
+
+        await wait_until(handled, 60, 0.05)
+        letters = await orders.dead_letters.listed()
+    assert [json.loads(letter.payload or b"")["n"] for letter in letters] == [1]
+    part = Partitions(stream, 4).names[Partitions(stream, 4).of("k")]
+    assert letters[0].stream == part
+    assert server.sync().xlen(keys_of(part).dead_letters) == 1

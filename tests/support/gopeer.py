@@ -1,0 +1,202 @@
+"""A pod that behaves as redis-stream-client-go does: the same commands in the same order, with the same races.
+
+Written from reading its sources; the commands are spelled as go-redis sends them. As a process:
+
+    POD_NAME=go-1 python -m tests.support.gopeer '{"url": ..., "service": ..., "hb_ms": 2000, ...}'
+
+It writes one JSON object a line to stdout ({"event": "added", "stream": ..., "id": ...}) and obeys lines on stdin:
+"done <stream>", "claim <id>", "quit" (the Go client's Done).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import sys
+import threading
+import time
+from typing import Any
+
+import redis
+
+SEPARATOR = "<MUTEX_KEY_SEP>"
+EXTEND = """
+local held = redis.call('GET', KEYS[1])
+if held == ARGV[1] then return redis.call('PEXPIRE', KEYS[1], ARGV[2]) end
+return redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2], 'NX') and 1 or 0
+"""  # redsync's extension with SET NX: who finds the key gone makes it again
+UNLOCK = """
+local held = redis.call('GET', KEYS[1])
+if not held then return -1 end
+return held == ARGV[1] and redis.call('DEL', KEYS[1]) or 0
+"""
+
+
+class GoPeer:
+    def __init__(self, settings: dict[str, Any]) -> None:
+        self.url = settings["url"]
+        self.service = settings["service"]
+        self.lbs, self.group = f"{self.service}-input", f"{self.service}-group"
+        self.hb_ms = settings.get("hb_ms", 2_000)
+        self.interval_s = settings.get("interval_ms", 60_000) / 1000
+        self.min_idle_ms = settings.get("min_idle_ms", 30_000)
+        self.batch = settings.get("batch", 50)
+        self.max_retries = settings.get("max_retries", 3)
+        self.consumer = "redis-consumer-" + os.environ["POD_NAME"]
+        self.client = redis.Redis.from_url(settings["url"], decode_responses=True, protocol=2)
+        self.client.response_callbacks.clear()  # raw replies
+        self.locks: dict[str, str] = {}  # data stream -> id: a map by name, as theirs is
+        self.stopping = threading.Event()
+
+    def send(self, *words: Any) -> Any:
+        return self.client.execute_command(*words)  # type: ignore[no-untyped-call]
+
+    def tell(self, event: str, **about: Any) -> None:
+        print(json.dumps({"event": event, "at": time.monotonic(), **about}), flush=True)
+
+    def lock_key(self, stream: str, id_: str) -> str:
+        return f"{stream}{SEPARATOR}{id_}"
+
+    # ── Init ──
+
+    def start(self, force: bool) -> None:
+        _, existing = self.send("config", "get", "notify-keyspace-events")
+        if existing and not force:
+            raise SystemExit("existing configuration detected without force override option")
+        self.send("config", "set", "notify-keyspace-events", "KEx")
+        try:
+            self.send("xgroup", "create", self.lbs, self.group, "$", "mkstream")
+        except redis.ResponseError as error:
+            if "BUSYGROUP" not in str(error):
+                raise
+        for work in (self.listen, self.reconcile_loop, self.read):
+            threading.Thread(target=work, daemon=True).start()
+
+    def listen(self) -> None:
+        pubsub = redis.Redis.from_url(self.url).pubsub()  # type: ignore[no-untyped-call]
+        pubsub.psubscribe(f"__keyspace@0__:*{SEPARATOR}*")
+        for message in pubsub.listen():
+            if message["type"] == "pmessage" and message["data"] == b"expired":
+                stream, _, id_ = message["channel"].decode().removeprefix("__keyspace@0__:").partition(SEPARATOR)
+                self.tell("expired", stream=stream, id=id_)
+
+    def read(self) -> None:
+        while not self.stopping.is_set():
+            reply = self.send(
+                "xreadgroup", "group", self.group, self.consumer, "block", 1_000, "streams", self.lbs, ">"
+            )
+            for _, messages in reply or []:
+                for id_, fields in messages:
+                    if not self.take(id_, dict(zip(fields[::2], fields[1::2], strict=True))):
+                        self.tell("terminated", reason="fatal error while processing lbs messages")
+                        return
+
+    def take(self, id_: str, values: dict[str, str]) -> bool:
+        try:
+            told = json.loads(values["lbs-input"])
+            stream = told["DataStreamName"]
+        except (KeyError, ValueError):
+            return False
+        for _ in range(32):
+            if self.send("set", self.lock_key(stream, id_), self.consumer, *self.expiry(), "nx"):
+                break
+            time.sleep(0.01)
+        else:
+            return False
+        self.locks[stream] = id_
+        self.tell("added", stream=stream, id=id_, info=told.get("Info"), retries=values.get("_retry_count", "0"))
+        threading.Thread(target=self.extend, args=(stream, id_), daemon=True).start()
+        return True
+
+    def expiry(self) -> tuple[str, int]:
+        return ("px", self.hb_ms) if self.hb_ms % 1_000 else ("ex", self.hb_ms // 1_000)
+
+    def extend(self, stream: str, id_: str) -> None:
+        while not self.stopping.is_set():
+            if stream not in self.locks:
+                return
+            if not self.send("eval", EXTEND, 1, self.lock_key(stream, id_), self.consumer, self.hb_ms):
+                self.locks.pop(stream, None)
+                self.tell("disowned", stream=stream, id=id_)
+                return
+            time.sleep(self.hb_ms / 2_000)
+
+    # ── recovery ──
+
+    def reconcile_loop(self) -> None:
+        while not self.stopping.is_set():
+            rows = self.send("xpending", self.lbs, self.group, "idle", self.min_idle_ms, "-", "+", self.batch)
+            for id_, *_ in rows:
+                outcome = self.requeue(id_)
+                if outcome != "lost race":
+                    self.tell(outcome, id=id_)
+            self.stopping.wait(self.interval_s * (1 + 0.1 * random.random()))
+
+    def requeue(self, id_: str) -> str:
+        found = self.send("xrange", self.lbs, id_, id_)
+        if not found:
+            self.send("xack", self.lbs, self.group, id_)
+            return "lost race"
+        values = dict(zip(found[0][1][::2], found[0][1][1::2], strict=True))
+        try:
+            stream = json.loads(values["lbs-input"])["DataStreamName"]
+        except (KeyError, ValueError):
+            return self.bury(id_, values, "unparseable")
+        if self.send("exists", self.lock_key(stream, id_)):
+            return "skipped"
+        retries = int(values["_retry_count"]) if values.get("_retry_count", "").isdigit() else 0
+        if retries + 1 > self.max_retries:
+            return self.bury(id_, {**values, "_retry_count": str(retries + 1)}, "max_retries_exceeded")
+        if not self.send("xack", self.lbs, self.group, id_):
+            return "lost race"
+        fields = {**values, "_retry_count": str(retries + 1)}
+        self.send("xadd", self.lbs, "*", *(word for pair in fields.items() for word in pair))
+        self.send("xdel", self.lbs, id_)
+        return "requeued"
+
+    def bury(self, id_: str, values: dict[str, str], reason: str) -> str:
+        if not self.send("xack", self.lbs, self.group, id_):
+            return "lost race"
+        fields = {**values, "_dlq_reason": reason}
+        words = (word for pair in fields.items() for word in pair)
+        self.send("xadd", f"{self.lbs}-dlq", "maxlen", "~", 10_000, "*", *words)
+        self.send("xdel", self.lbs, id_)
+        return "buried"
+
+    # ── DoneStream, Done ──
+
+    def done_stream(self, stream: str) -> None:
+        id_ = self.locks.pop(stream, None)
+        if id_ is None:
+            self.tell("error", reason="data stream not found")
+            return
+        self.send("xack", self.lbs, self.group, id_)
+        self.send("xdel", self.lbs, id_)
+        self.send("eval", UNLOCK, 1, self.lock_key(stream, id_), self.consumer)
+        self.tell("done", stream=stream, id=id_)
+
+    def done(self) -> None:
+        for stream in list(self.locks):
+            self.done_stream(stream)
+        self.stopping.set()
+
+
+def main() -> None:
+    settings = json.loads(sys.argv[1])
+    peer = GoPeer(settings)
+    peer.start(settings.get("force", True))
+    peer.tell("ready")
+    for line in sys.stdin:
+        word, _, rest = line.strip().partition(" ")
+        if word == "done":
+            peer.done_stream(rest)
+        elif word == "claim":
+            peer.tell("claimed", id=rest, outcome=peer.requeue(rest))
+        elif word == "quit":
+            peer.done()
+            return
+
+
+if __name__ == "__main__":
+    main()

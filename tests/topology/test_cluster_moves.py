@@ -110,7 +110,7 @@ async def test_a_link_that_moved_counts_as_newly_connected(cluster: Cluster, pre
     app.stream(name).handler(group=GROUP, lease="2s")(_nothing)
     async with app.worker() as worker:
         lane = worker.lanes[0]
-        await wait_until(lambda: lane.rescuer.allowed, 5)
+        await wait_until(lambda: lane.engine.rescue.allowed, 5)
         before, node = lane.read_link.epoch, lane.read_link.node
         source = cluster.member_of(name)
         target = next(
@@ -119,7 +119,7 @@ async def test_a_link_that_moved_counts_as_newly_connected(cluster: Cluster, pre
         await asyncio.to_thread(move_classic, cluster, name, source, target)
         await wait_until(lambda: lane.read_link.node != node, 5)
         assert lane.read_link.epoch > before
-        await wait_until(lambda: not lane.rescuer.allowed, 2)
+        await wait_until(lambda: not lane.engine.rescue.allowed, 2)
 
 
 async def _nothing(order: Any) -> None:

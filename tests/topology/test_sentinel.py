@@ -135,7 +135,7 @@ async def test_a_primary_of_another_version_takes_over_and_its_own_commands_are_
             mixed.primary.kill()
             await asyncio.to_thread(mixed.until, lambda: mixed.primary.key == "redis8", "a failover")
             await wait_until(lambda: lane.reader._native, 10)
-            assert lane.rescuer.native
+            assert lane.engine.native
             await app.stream(stream).add({"n": 2}, key="two")
             await wait_until(lambda: counted(app, "handled_total", outcome="ack") == 2, 10)
         assert mixed.sync().xlen(stream) == 0

@@ -13,7 +13,7 @@ RUN_STAMP := $(VENV)/.installed-run
 DEV_STAMP := $(VENV)/.installed-dev
 
 .DEFAULT_GOAL := help
-.PHONY: help setup java servers demo test cluster check format bench chaos clean
+.PHONY: help setup java servers demo test cluster check format audit bench chaos clean
 
 help:  ## show this list
 	@echo "make TARGET, where TARGET is one of"
@@ -46,6 +46,9 @@ check: $(DEV_STAMP)  ## lint, format, types, layers
 format: $(DEV_STAMP)  ## let ruff mend what it can
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+audit: $(DEV_STAMP)  ## the runtime dependencies against known advisories; needs pip-audit and a network to be whole
+	@$(PY) -m tools.audit
 
 bench: $(DEV_STAMP) servers  ## measure: make bench NAME=worker
 	@$(PY) -m bench $(NAME) $(ARGS)

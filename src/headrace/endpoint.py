@@ -78,7 +78,8 @@ class Endpoint:
             self.kind, f"/{self.db}"
         )
         options = [f"db={self.db}"] if self.kind == "unix" and self.db else []
-        options += [f"{word}={getattr(self, word)}" for word in _TLS_OPTIONS[:3] if getattr(self, word)]
+        options += [f"{word}={getattr(self, word)}" for word in _TLS_OPTIONS[:2] if getattr(self, word)]
+        options += ["client_key=***"] if self.client_key else []  # where a key lies is nobody's business
         options += ["verify=none"] if self.tls_insecure else []
         options += ["sentinel_password=***"] if self.sentinel_password is not None else []
         return f"{self.scheme}://{login}{hosts}{path}" + ("?" + "&".join(options) if options else "")

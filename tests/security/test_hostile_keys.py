@@ -22,6 +22,8 @@ from tests.support.workshop import GROUP, counted
 
 MakeApp = Callable[..., App]
 
+pytestmark = pytest.mark.servers("redis8", "redis6")
+
 HOSTILE = [b"\x1b]0;owned\x07", b"\xff\xfe", b"", b"<script>alert(1)</script>", b"1e308", b"-1", b"9" * 400, b"a b\nc"]
 SCORES = ["-inf", "-1", "0", "1e14", "5e15", "1e308", "inf"]
 
@@ -204,7 +206,7 @@ async def test_forged_dead_letters_are_listed_shown_and_not_obeyed(
 def test_forged_dead_letters_are_shown_by_commands(server: Server, stream: str, headrace: Callable[..., Ran]) -> None:
     """SPEC 60."""
     _spoil(server, stream)
-    for id_, _ in server.sync().xrange(keys_of(stream).dead_letters):
+    for id_, _ in server.sync().xrange(keys_of(stream).dead_letters)[::3]:
         for extra in ((), ("--json",)):
             ran = headrace("dlq", "show", stream, id_.decode(), *extra)
             assert ran.code == 0, ran

@@ -46,7 +46,7 @@ def play(server: Server, role: str, stream: str, words: list[str]) -> list[Excep
     return list(life.errors)
 
 
-@pytest.mark.servers("redis8", "redis6", "valkey9")
+@pytest.mark.servers("redis8", "redis6")
 @pytest.mark.parametrize("role", LIVES)
 def test_a_profile_is_enough_for_its_role(guarded: Server, stream: str, role: str) -> None:
     """SPEC 52: also without what it could do without."""

@@ -108,7 +108,7 @@ def _findings(told: Mapping[str, Any], chart: str | None) -> str:
     where = f"{machine['cores']} cores, {machine['system']}, Python {machine['python']}, {runs[0]['version']}"
     rounds = max(len(run.get("all_msgs_per_s", ())) for run in runs)
     counts = "**Ratios count, not absolute figures**: all were taken in the same run."
-    lines = [f"Measured on {told['date']}: {where}; {rounds} rounds of rates. {counts}"]
+    lines = [f"Measured on {told['date']}: {where}; rounds of rates: {rounds}. {counts}"]
     lines += [_busy(runs), *(_verdict(run) for run in runs if "ratio" in run)]
     lines += [f"![Messages a second with an empty handler]({chart})"] if chart else []
     return "\n\n".join([*filter(None, lines), tables(runs), "### Settings", _settings(runs)])

@@ -30,6 +30,7 @@ FOUND: dict[str, Any] = {
             "errors": [],
             "msgs_per_s": speed,
             "all_msgs_per_s": [speed],
+            "others_cores": 1.2,
             "default_late_s": "> 60",
             "fastest_late_s": 1.5,
             "async": "",
@@ -114,6 +115,7 @@ def test_the_page_keeps_what_stands_around_the_findings(tmp_path: Path) -> None:
     assert text.count("20 times what A <b>") == 1
     assert "| **12 for 4** |" in text
     assert "(peers.svg)" in text
+    assert "not quiet: other things took up to 1.2 cores" in text
     assert "Headrace 20 ×" in "".join(ET.parse(picture).getroot().itertext())
     document.write_text("nothing")
     with pytest.raises(ValueError, match="no place for the findings"):

@@ -45,7 +45,7 @@ class Plan:
     parts: Sequence[str] = PARTS
     rounds: int = 3
     seconds: float = rate.SECONDS
-    wait_s: float = 60.0
+    wait_s: float = 75.0
     at_once: int = 2  # peers in trouble at the same time; twice as many where a peer's defaults are waited for
 
 

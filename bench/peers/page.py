@@ -12,6 +12,7 @@ from bench.peers.findings import IDEAL, RATIO
 from bench.report import Run
 
 BEGIN: Final = "<!-- python -m bench peers writes from here -->"
+QUIET_CORES: Final = 0.3
 END: Final = "<!-- to here -->"
 _WAYS: Final = {"async": "async", "sync": "sync", "blocked": "loop blocked", "sigstop": "paused (SIGSTOP)"}
 
@@ -107,10 +108,16 @@ def _findings(told: Mapping[str, Any], chart: str | None) -> str:
     where = f"{machine['cores']} cores, {machine['system']}, Python {machine['python']}, {runs[0]['version']}"
     rounds = max(len(run.get("all_msgs_per_s", ())) for run in runs)
     counts = "**Ratios count, not absolute figures**: all were taken in the same run."
-    lines = [f"Measured on {told['date']}: {where}; {rounds} rounds of rates. {counts}"]
-    lines += [_verdict(run) for run in runs if "ratio" in run]
+    lines = [f"Measured on {told['date']}: {where}; rounds of rates: {rounds}. {counts}"]
+    lines += [_busy(runs), *(_verdict(run) for run in runs if "ratio" in run)]
     lines += [f"![Messages a second with an empty handler]({chart})"] if chart else []
-    return "\n\n".join([*lines, tables(runs), "### Settings", _settings(runs)])
+    return "\n\n".join([*filter(None, lines), tables(runs), "### Settings", _settings(runs)])
+
+
+def _busy(runs: Sequence[Run]) -> str:
+    """A warning if the machine had other things to do while rates were measured."""
+    cores = max((run.get("others_cores", 0.0) for run in runs), default=0.0)
+    return f"The machine was not quiet: other things took up to {cores:.1f} cores." if cores > QUIET_CORES else ""
 
 
 def _verdict(run: Run) -> str:

@@ -14,7 +14,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -22,6 +22,8 @@ import pytest
 from tests.support.leaks import leaked
 from tests.support.servers import KEYS, Server, ServerMissing, in_ci, start_server, versions
 from tests.support.tls import TlsFiles, make_tls
+
+SAID_LIMIT = 200_000  # characters of output and log kept of one test
 
 issued: set[str] = set()
 """Every prefix given out in this session."""
@@ -78,6 +80,18 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_report_header(config: pytest.Config) -> str:
     return "servers: " + ", ".join(f"{key} {version}" for key, version in versions().items())
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """What hostile messages leave in the log is no text that could be sent from one process to another."""
+    report = yield
+    report.sections = [(name, _sendable(said)) for name, said in report.sections]
+    return report
+
+
+def _sendable(said: str) -> str:
+    return said[-SAID_LIMIT:].encode("utf-8", "backslashreplace").decode()
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -377,7 +377,6 @@ class Holding:
         member = self.member
         if self._asking is not None:
             self._asking.cancel()
-        await self._read_link.close()
         if self.calls.link.is_open:
             calls: list[Call[Any]] = [
                 ownership.end_lease(member.keys, member.group, member.owner),
@@ -387,10 +386,23 @@ class Holding:
                 await self.calls.link.pipe(calls)
             except HeadraceError as error:
                 log.debug("owner.stays stream=%s owner=%s: %s", member.stream, member.owner, error)
+        await self.close_links()
+
+    async def close_links(self) -> None:
+        await self._read_link.close()
         await self.calls.close()
         await self._data.close()
         await self._ack_link.close()
         await self.feed.close_links()
+
+    def silence(self) -> None:
+        """From here on nothing of this owner reaches the server: its handlers end as after a loss (testing.crash)."""
+        rooms = [tenure.room for tenure in self.tenures.values()]
+        self._stopping = True
+        self.tenures.clear()
+        self.by_name.clear()
+        for room in rooms:
+            room.lose("")
 
     def client_ids(self) -> list[int]:
         """The connections that change something: until they are closed, an ack may be on its way."""

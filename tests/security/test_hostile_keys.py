@@ -82,7 +82,7 @@ async def test_forged_owners_change_nothing(server: Server, stream: str, make_ap
     await _one_retry(app, stream)
     app.stream(f"{stream}").handler(group=f"{GROUP}2", lease="500ms")(_nothing)
     async with app.worker() as worker:
-        assert {lane.rescuer.lease_ms for lane in worker.lanes} == {500}
+        assert {lane.engine.rescue.lease_ms for lane in worker.lanes} == {500}
 
 
 @pytest.mark.servers("redis8", "redis6")

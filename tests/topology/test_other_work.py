@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from headrace import App, Delivery, Requeue
-from tests.behaviour.test_assignments import Book, cut, fill
+from headrace.testing import crash
+from tests.behaviour.test_assignments import Book, fill
 from tests.support.looking import orphan
 from tests.support.topologies import Cluster
 from tests.support.wait import wait_until
@@ -32,7 +33,7 @@ async def test_rooms_at_every_master_are_owned_by_one_in_order_and_inherited(
         await fill(app, name, 30)
     async with pool(app, 2) as workers:
         await wait_until(lambda: len(book.seen) >= 180, 15)
-        cut(workers[0])
+        await crash(workers[0])
         for name in names:
             await fill(app, name, 30, first=30)
         await wait_until(lambda: all(set(book.numbers(name)) == set(range(60)) for name in names), 20)

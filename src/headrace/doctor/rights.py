@@ -21,25 +21,16 @@ NO_NUMBER = "no-number"
 _SCRIPTS = ("EVALSHA", "SCRIPT|LOAD")
 _GROUPS = ("XPENDING", "XINFO|GROUPS", "XRANGE", "XLEN", "ZCARD")
 
+_WORKER = (
+    *("XADD", "XREADGROUP", "XACK", "XCLAIM", "XAUTOCLAIM", "XDEL", "XGROUP|CREATE", "XGROUP|DELCONSUMER"),
+    *("XINFO|CONSUMERS", "XINFO|STREAM", "ZADD", "ZRANGE", "ZRANGEBYSCORE", "ZREM", "HGET", "HSET", "HDEL", "HVALS"),
+    *("HINCRBY", "GET", "SET", "DEL", "EXISTS", "MGET", "TYPE", "TIME", *_GROUPS, *_SCRIPTS),
+)
+
 ROLES: dict[str, tuple[str, ...]] = {
     "producer": ("XADD", "GET", "SET", *_SCRIPTS),
-    "worker": (
-        *("XADD", "XREADGROUP", "XACK", "XCLAIM", "XAUTOCLAIM", "XDEL", "XGROUP|CREATE", "XGROUP|DELCONSUMER"),
-        *(
-            "XINFO|CONSUMERS",
-            "XINFO|STREAM",
-            "ZADD",
-            "ZRANGE",
-            "ZRANGEBYSCORE",
-            "ZREM",
-            "HGET",
-            "HSET",
-            "HDEL",
-            "HVALS",
-            "HINCRBY",
-        ),
-        *("GET", "SET", "EXISTS", "MGET", "TYPE", "TIME", *_GROUPS, *_SCRIPTS),
-    ),
+    "worker": _WORKER,
+    "owner": (*_WORKER, "XREAD", "XGROUP|SETID", "ZCOUNT", "ZSCORE", "HMGET", "HLEN", "EXPIRE", "PERSIST"),
     "operator": (
         *(
             "XADD",
@@ -62,12 +53,14 @@ ROLES: dict[str, tuple[str, ...]] = {
 def trials(keys: Keys) -> dict[str, Call[Any]]:
     """One harmless call for each command of any role."""
     stream, due, owners, floor = keys.stream, keys.due(NOBODY), keys.owners(NOBODY), keys.floor(NOBODY)
+    nothing = keys.added(NOBODY)  # no such key: deleting it changes nothing
     words: dict[str, tuple[Wire, ...]] = {
         "XADD": (stream, NO_ID, "field", "value"),
         "XREADGROUP": ("GROUP", NOBODY, NOBODY, "COUNT", 1, "STREAMS", stream, ">"),
         "XACK": (stream, NOBODY, NO_ID),
         "XCLAIM": (stream, NOBODY, NOBODY, 0, NO_ID),
         "XAUTOCLAIM": (stream, NOBODY, NOBODY, 1, NO_ID),
+        "XREAD": ("COUNT", 1, "STREAMS", stream, NO_ID),
         "XPENDING": (stream, NOBODY),
         "XRANGE": (keys.dead_letters, NO_ID, NO_ID),
         "XREVRANGE": (keys.dead_letters, NO_ID, NO_ID),
@@ -75,17 +68,22 @@ def trials(keys: Keys) -> dict[str, Call[Any]]:
         "XLEN": (stream,),
         "XGROUP|CREATE": (stream, NOBODY, NO_ID),
         "XGROUP|DELCONSUMER": (stream, NOBODY, NOBODY),
+        "XGROUP|SETID": (stream, NOBODY, NO_ID),
         "XINFO|GROUPS": (stream,),
         "XINFO|CONSUMERS": (stream, NOBODY),
         "XINFO|STREAM": (stream,),
         "ZADD": (due, NO_NUMBER, "member"),
         "ZCARD": (due,),
+        "ZCOUNT": (due, NO_NUMBER, NO_NUMBER),
+        "ZSCORE": (due, "member"),
         "ZMSCORE": (due, "member"),
         "ZRANGE": (due, NO_NUMBER, NO_NUMBER),
         "ZRANGEBYSCORE": (due, NO_NUMBER, NO_NUMBER),
         "ZREM": (due, "member"),
         "HGET": (owners, "field"),
         "HGETALL": (owners,),
+        "HMGET": (owners, "field"),
+        "HLEN": (owners,),
         "HSET": (owners, "field", "value", "field"),
         "HDEL": (owners, "field"),
         "HVALS": (owners,),
@@ -93,6 +91,9 @@ def trials(keys: Keys) -> dict[str, Call[Any]]:
         "GET": (floor,),
         "SET": (floor, "value", "no-option"),
         "EXISTS": (floor,),
+        "DEL": (nothing,),
+        "EXPIRE": (nothing, NO_NUMBER),
+        "PERSIST": (nothing,),
         "MGET": (floor,),
         "TYPE": (stream,),
         "TIME": (),

@@ -31,7 +31,7 @@ from headrace.redis.topology import Node
 T = TypeVar("T")
 Result = TypeVar("Result")
 
-_COMMAND = re.compile(r"redis\.p?call\('([A-Z]+)'|\{'(X[A-Z]+)'")
+_COMMAND = re.compile(r"redis\.p?call\('([A-Z]+)'|\{'(X[A-Z]+)'|command == '([A-Z]+)'")
 
 
 class Dial(Protocol):
@@ -65,7 +65,7 @@ def _named(error: MissingRight, script: Script) -> MissingRight:
     """Servers before 7.0 do not say which command of a script is forbidden: name those it uses."""
     if error.command:
         return error
-    used = sorted({first or second for first, second in _COMMAND.findall(script.text)})
+    used = sorted({name for found in _COMMAND.findall(script.text) for name in found if name})
     return MissingRight(f"{error} (script {script.name} uses {', '.join(used)})", command=" ".join(used), key=error.key)
 
 

@@ -97,27 +97,35 @@ async def crash(worker: Worker) -> None:
     if worker._stopped:  # noqa: SLF001 - this function is the worker's death, and knows its inside
         return
     worker._stopped = True  # noqa: SLF001
-    lifelines, pulse = worker._lifelines, worker._pulse  # noqa: SLF001
-    for lifeline in lifelines:
-        lifeline.cut()
+    threads, pulse = worker._threads(), worker._pulse  # noqa: SLF001
+    for thread in threads:
+        thread.cut()
     loops = list(worker._tasks)  # noqa: SLF001
     handlers = [task for lane in worker.lanes for task in lane.runners.tasks]
     for lane in worker.lanes:
         _silence(lane)
+    for holding in worker.holdings:
+        holding.silence()
     for task in [*loops, *handlers]:
         task.cancel()
     await asyncio.gather(*loops, return_exceptions=True)
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(1.0):  # a handler that refuses to be cancelled is left alone
             await asyncio.gather(*handlers, return_exceptions=True)
-    for lifeline in lifelines:
-        await lifeline.stop()
+    for thread in threads:
+        await thread.stop()
     if pulse is not None:
         pulse.stop()
+    await _drop_connections(worker)
+
+
+async def _drop_connections(worker: Worker) -> None:
     if worker._hints is not None:  # noqa: SLF001
         await worker._hints.stop()  # noqa: SLF001
     for lane in worker.lanes:
         await lane.close()
+    for holding in worker.holdings:
+        await holding.close_links()
 
 
 class _DeadOutbox:

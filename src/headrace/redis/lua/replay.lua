@@ -2,7 +2,7 @@
 -- KEYS 1 stream 2 due set 3 dead-letter stream · ARGV 1 group 2 waiting group 3 id of the dead letter, "": parked
 --   without one 4 original id 5 prefix
 -- Answers "same <id>" (in place), "copy <id>" (the original was trimmed, or its stream is owned), "gone", "pending"
---   (held just now), "trimmed" (parked, and nothing is left) or "foreign" (a dead letter without <prefix>n: not one of ours).
+--   (held just now), "trimmed" (parked, and nothing is left) or "foreign" (a dead letter without <prefix>n: not ours).
 -- Safe to repeat: the second time it is "gone". Filed or appended before the dead letter is deleted.
 --
 -- A copy is seen by every group of the stream, so its first fields say whom it is for, and the rest is the original:

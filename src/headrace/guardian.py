@@ -19,6 +19,7 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from headrace import points
 from headrace.board import Board
 from headrace.errors import HeadraceError, MissingRight, Verdict, classify
 from headrace.names import Keys, keys_of
@@ -165,6 +166,7 @@ def cpu_ticks(pid: int) -> int:
 def adopt(link: SyncLink, ward: Ward) -> int:
     """Hand back what a dead child held. Answers how many deliveries; raises what the caller may retry."""
     _wait_until_closed(link, ward.board.clients())
+    points.reached("guardian.adopting")
     handed = 0
     for index, lane in enumerate(ward.lanes):
         started = ward.board.started(index)
@@ -186,6 +188,7 @@ def adopt(link: SyncLink, ward: Ward) -> int:
                 log.error("message.trimmed stream=%s group=%s id=%s", lane.keys.stream, lane.group, lost)
             if adopted.seen < CHUNK:
                 break
+        points.reached("guardian.adopted")
         link.call(scripts.remove_owner(lane.keys, lane.group, ward.owner, 0))
     log.warning("owner.died owner=%s pid=%d: %d deliveries handed back", ward.owner, ward.pid, handed)
     return handed

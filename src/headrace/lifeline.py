@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from types import CodeType
 from typing import Any
 
+from headrace import points
 from headrace.errors import HeadraceError, Verdict, classify
 from headrace.member import Member
 from headrace.message import Delivery
@@ -161,6 +162,7 @@ class Lifeline:
         pairs = [(held.raw_id, held.attempt) for held in chunk]
         begun = time.monotonic()
         words = self._link.call(scripts.renew(member.keys, member.group, member.owner, pairs))
+        points.reached("lifeline.renewed")
         renewed = 0
         for held, word in zip(chunk, words, strict=True):
             if word.kind == "ok":

@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from headrace import points
 from headrace.errors import EffectRefused, HeadraceError, Verdict, classify
 from headrace.marks import Marks
 from headrace.member import Member
@@ -152,6 +153,7 @@ class Outbox:
 
     async def flush(self) -> None:
         """Send everything there is, once. What gets no answer is put back and the error raised."""
+        points.reached("outbox.sending")
         while self._others:
             await self._send_others()
         while self._acks and not self._carried:
@@ -162,6 +164,7 @@ class Outbox:
             except BaseException:
                 self.put_back(batch)
                 raise
+            points.reached("outbox.answered")
             self.settle_acks(batch, words)
 
     async def _send_others(self) -> None:
@@ -172,6 +175,7 @@ class Outbox:
         except BaseException:
             self._again(batch)
             raise
+        points.reached("outbox.ended")
         failed: HeadraceError | None = None
         for (delivery, outcome), answer in zip(batch, answers, strict=True):
             if isinstance(answer, EffectRefused):

@@ -22,6 +22,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from enum import Enum
 from typing import Any, Protocol
 
+from headrace import points
 from headrace.errors import HeadraceError, MissingRight, NoGroup, Verdict, classify
 from headrace.gate import Gate
 from headrace.member import Member
@@ -171,6 +172,7 @@ class Reader:
             await self._regroup()
             self._groupless = False
         if self._due.alone_due and await self._due.ask_turn(self._link):
+            points.reached("reader.turn")
             await self._take_alone()
         if self._gate.closed:
             self._acks.carried(by_reader=False)  # they must not wait here for what waits for them
@@ -190,9 +192,13 @@ class Reader:
         if self._reconcile_at <= now and self._slots.free > 0:
             await self._reconcile()
         if self._due.next_at <= now and self._slots.free > 0:
-            self._accept(await self._due.take(self._link, self._slots.free), Origin.DUE)
+            due = await self._due.take(self._link, self._slots.free)
+            points.reached("reader.due")
+            self._accept(due, Origin.DUE)
         if self._rescue.next_at <= now and self._rescue.allowed and self._slots.free > 0:
-            self._accept(await self._rescue.take(self._link, self._slots.free), Origin.RESCUED)
+            left = await self._rescue.take(self._link, self._slots.free)
+            points.reached("reader.rescued")
+            self._accept(left, Origin.RESCUED)
         await self._read()
 
     async def _read(self) -> None:
@@ -219,6 +225,7 @@ class Reader:
             self.blocked = False
         self._rescue.seen(self._link, time.monotonic() - begun - block_ms / 1000)
         self._acks.carried(by_reader=True)
+        points.reached("reader.answered")
         self._answered(batch, answers, count)
 
     async def _ack_only(self, batch: list[Delivery[Any]], ack: Call[list[Word]]) -> None:
@@ -279,7 +286,9 @@ class Reader:
         async with self._gate.alone():
             if self.stopping:
                 return
-            self._accept(await self._due.take_alone(self._link), Origin.ALONE)
+            alone = await self._due.take_alone(self._link)
+            points.reached("reader.alone")
+            self._accept(alone, Origin.ALONE)
             while not self._slots.is_empty:
                 await self._wait_for_change()
 
@@ -303,6 +312,7 @@ class Reader:
         self._old_client = 0
         known = list(self._slots.held)
         found = await self._link.call(scripts.mine(member.keys, member.group, member.owner, self._slots.free, known))
+        points.reached("reader.found")
         self._reconcile_at = math.inf if sure else time.monotonic() + LOOK_AGAIN_S
         if found.trimmed:
             self._recorder.count("trimmed_total", len(found.trimmed), **member.labels)

@@ -18,6 +18,7 @@ from collections.abc import Coroutine, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
+from headrace import points
 from headrace.board import Board
 from headrace.errors import HeadraceError, Verdict, WrongType, classify
 from headrace.gate import Gate
@@ -150,6 +151,7 @@ class Worker:
         if not joined.ok:
             raise joined.taken(member.owner)
         lane.heard_lease(joined.lease_ms)
+        points.reached("worker.joined")
         await lane.janitor.keep_floor()
         await lane.read_link.open()
 
@@ -231,8 +233,10 @@ class Worker:
         for lane in self.lanes:
             lane.stop_taking()
         await asyncio.gather(*(self._unblock(lane) for lane in self.lanes))
+        points.reached("worker.stopping")
         await self._end_handlers(self._grace_s if grace_s is None else grace_s)
         await self._last_words()
+        points.reached("worker.released")
         await self._close()
         log.info("worker.stopped owner=%s", self.owner)
 

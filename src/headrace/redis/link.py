@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 import hiredis
 from redis.exceptions import RedisError, ResponseError
 
+from headrace import points
 from headrace.errors import HeadraceError, MissingRight, NoScript, Unavailable
 from headrace.redis.calls import Call, Script, Wire
 from headrace.redis.faults import translate
@@ -149,6 +150,7 @@ class Link:
         connection = self._connection
         self.sent += len(packed)
         await connection.send_packed_command(packed, check_health=False)
+        points.reached("link.sent")
         replies: list[Any] = []
         for _ in packed:
             try:
@@ -225,6 +227,7 @@ class SyncLink:
         connection = self._connection
         if packed:
             connection.send_packed_command([b"".join(packed)], check_health=False)
+            points.reached("thread.sent")
         replies: list[Any] = []
         for _ in packed:
             try:

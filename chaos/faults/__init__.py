@@ -1,0 +1,52 @@
+"""Faults by name. Each is a coroutine that does its harm to a stage, waits as long as it lasts, and heals it.
+
+What it did it has noted before it happened: the checker must know whom to excuse.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final, Protocol
+
+from chaos.faults import acl, clock, cut, disk, keys, kill, memory, pause, scripts, server
+
+if TYPE_CHECKING:
+    from chaos.stage import Stage
+
+
+class Fault(Protocol):
+    async def __call__(self, stage: Stage, rng: random.Random, /, **words: object) -> None: ...
+
+
+FAULTS: Final[Mapping[str, Fault]] = {
+    fault.__name__.replace("_", "-"): fault  # type: ignore[attr-defined]
+    for fault in (
+        kill.kill,
+        kill.kill_child,
+        kill.roll,
+        pause.pause,
+        cut.cut,
+        cut.cut_mid_frame,
+        cut.partition,
+        cut.slow,
+        cut.refuse,
+        server.kill_server,
+        server.power_loss,
+        server.pause_server,
+        server.turn_replica,
+        memory.fill_memory,
+        acl.remove_right,
+        acl.rotate_password,
+        scripts.flush_scripts,
+        scripts.keyspace,
+        keys.delete_entries,
+        keys.trim,
+        keys.delete_stream,
+        keys.destroy_group,
+        keys.wrong_type,
+        keys.set_id_back,
+        clock.move_clock,
+        disk.fill_disk,
+    )
+}

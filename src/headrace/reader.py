@@ -20,7 +20,7 @@ import random
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from enum import Enum
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from headrace import points
 from headrace.errors import HeadraceError, MissingRight, NoGroup, Verdict, classify
@@ -35,6 +35,8 @@ from headrace.redis.link import Link
 from headrace.slots import Slots
 
 log = logging.getLogger("headrace")
+
+T = TypeVar("T")
 
 AHEAD_S = 0.1  # what was read ahead is handed back when no slot fell free for so long
 LOOK_AGAIN_S = 5.0  # a blocked read may have delivered to a connection that died without a word: ask again then
@@ -192,11 +194,11 @@ class Reader:
         if self._reconcile_at <= now and self._slots.free > 0:
             await self._reconcile()
         if self._due.next_at <= now and self._slots.free > 0:
-            due = await self._due.take(self._link, self._slots.free)
+            due = await self._heard(self._due.take(self._link, self._slots.free))
             points.reached("reader.due")
             self._accept(due, Origin.DUE)
         if self._rescue.next_at <= now and self._rescue.allowed and self._slots.free > 0:
-            left = await self._rescue.take(self._link, self._slots.free)
+            left = await self._heard(self._rescue.take(self._link, self._slots.free))
             points.reached("reader.rescued")
             self._accept(left, Origin.RESCUED)
         await self._read()
@@ -286,7 +288,7 @@ class Reader:
         async with self._gate.alone():
             if self.stopping:
                 return
-            alone = await self._due.take_alone(self._link)
+            alone = await self._heard(self._due.take_alone(self._link))
             points.reached("reader.alone")
             self._accept(alone, Origin.ALONE)
             while not self._slots.is_empty:
@@ -298,6 +300,14 @@ class Reader:
             await self._changed.wait()
 
     # ── after an answer that did not arrive whole ──
+
+    async def _heard(self, taking: Awaitable[list[T]]) -> list[T]:
+        """What was taken; if its answer does not arrive whole, it may be mine all the same (SPEC 5)."""
+        try:
+            return await taking
+        except BaseException:
+            self._mistrust()
+            raise
 
     def _mistrust(self) -> None:
         self._reconcile_at = 0.0

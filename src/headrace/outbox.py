@@ -198,12 +198,13 @@ class Outbox:
 
     def _settle(self, delivery: Delivery[Any], outcome: Outcome, answer: Word | Sequence[Word]) -> None:
         word = answer if isinstance(answer, Word) else answer[0]
-        if word.kind == "taken" and word.holder == self._member.owner:
+        mine = word.kind == "taken" and word.holder == self._member.owner
+        if mine and self._slots.held.get(delivery.raw_id) is delivery:
             # I claimed my own running entry: the fence has a new count, the outcome stays what it is (DESIGN 4b).
             delivery.retake(word.count, time.monotonic())
             self._again([(delivery, outcome)])
             self._work.set()
-        elif word.kind == "taken" or (word.kind == "gone" and not delivery.resent):
+        elif (word.kind == "taken" and not mine) or (word.kind == "gone" and not delivery.resent):
             self._refused(delivery, outcome, word)
         else:
             self._count(delivery, outcome, word)

@@ -224,7 +224,7 @@ class _Case:
         for at, start in enumerate(life.starts):
             if start.attempt > spent + 1:
                 self._burnt += start.attempt - spent - 1
-                if not self._promise.burns and self._promise.keeps:
+                if self._burnt > self._promise.burns * len(self._died) and self._promise.keeps:
                     self._breach("S5", f"{id_}: attempt {start.attempt} is start {spent + 1}: attempts were burnt")
             if at:
                 self._followed(id_, life, life.starts[at - 1], start)

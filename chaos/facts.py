@@ -18,14 +18,16 @@ class Promise:
     ``keeps``       False: the server may forget what it has answered (power loss), so work may be done again and only
                     adds confirmed at ``level`` must survive
     ``robs``        True: a live owner may lose its message (the server's clock was set forward, a partition)
-    ``burns``       True: an attempt may be spent without a start (a plain worker that dies had read ahead)
+    ``burns``       how many attempts a death may spend without a start that was noted: one under the supervisor, if the
+                    process is killed between the mark of a start and the handler's first line; any number without it,
+                    because a plain worker that dies had read ahead
     ``rescue_s``    L1: how long after a death its messages are started again; None: not measured
     """
 
     level: Level = "received"
     keeps: bool = True
     robs: bool = False
-    burns: bool = False
+    burns: float = 0
     rescue_s: float | None = None
     max_attempts: int = 20
     drain_s: float = 60.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from typing import Final
 
@@ -12,6 +13,7 @@ from chaos.topology import ServerPlan
 
 QUICK: Final = {"ok": 0.9, "sink": 0.06, "slow": 0.02, "flaky": 0.01, "handback": 0.01}
 """Mostly quick handlers, a little of everything else."""
+ANY: Final = math.inf
 DISK: Final = ("redis8", "valkey9")
 """Servers that can be asked whether a write is on disk (WAITAOF)."""
 
@@ -23,7 +25,7 @@ ROWS: Final = (
         Traffic(QUICK, rate=6_000, slow_s=(0.1, 0.4)),
         (Plan("kill", (0.7, 1.4)),),
         Staff(workers=4),
-        promise=Promise(burns=True),
+        promise=Promise(burns=ANY),
         rescues=True,
     ),
     Scenario(
@@ -33,7 +35,7 @@ ROWS: Final = (
         Traffic(QUICK, rate=4_000, slow_s=(0.1, 0.4)),
         (Plan("kill-child", (0.9, 1.6)),),
         Staff(workers=3, supervised=True, lease_s=10.0),
-        promise=Promise(),
+        promise=Promise(burns=1),
         servers=("redis8", "valkey9"),
     ),
     Scenario(2, "crash-points", "kill at every crash point", Traffic(QUICK), play="crash_points", seconds=0.0),
@@ -44,7 +46,7 @@ ROWS: Final = (
         Traffic({"ok": 0.7, "slow": 0.1, "again": 0.08, "grave": 0.04, "sink": 0.08}, rate=1_500, slow_s=(0.05, 0.6)),
         (Plan("pause", (1.3, 2.0)), Plan("pause", (3.0, 5.0), {"times": 2, "between_s": 0.05})),
         Staff(workers=4, lease_s=0.6, concurrency=200),
-        promise=Promise(burns=True),
+        promise=Promise(burns=ANY),
     ),
     Scenario(
         4,
@@ -164,7 +166,7 @@ ROWS: Final = (
         Traffic({"ok": 0.9, "slow": 0.06, "sink": 0.04}, rate=2_500, slow_s=(0.1, 0.6)),
         (Plan("partition", (2.0, 3.0)), Plan("partition", (2.5, 3.5), {"one_way": True})),
         Staff(workers=4, lease_s=0.6, proxied=True),
-        promise=Promise(burns=True),
+        promise=Promise(burns=ANY),
     ),
     Scenario(
         15,
@@ -173,7 +175,7 @@ ROWS: Final = (
         Traffic({"ok": 0.95, "slow": 0.05}, rate=800, slow_s=(0.1, 1.0)),
         (Plan("slow", (2.0, 3.0), {"delay_s": 0.2}), Plan("slow", (3.0, 4.0), {"bytes_per_s": 10_000})),
         Staff(workers=3, lease_s=4.0, concurrency=50, proxied=True),
-        promise=Promise(burns=True, robs=True),
+        promise=Promise(burns=ANY, robs=True),
     ),
     Scenario(
         16,
@@ -202,7 +204,7 @@ ROWS: Final = (
         "ACL right removed, password rotated",
         Traffic(QUICK, rate=2_500),
         (Plan("remove-right", (2.0, 3.0)), Plan("rotate-password", (2.5, 3.5))),
-        promise=Promise(burns=True),
+        promise=Promise(burns=ANY),
     ),
     Scenario(
         19,
@@ -218,7 +220,7 @@ ROWS: Final = (
         Traffic(QUICK, rate=5_000),
         (Plan("keyspace", (0.3, 0.6)), Plan("kill", (2.0, 3.0))),
         Staff(workers=4),
-        promise=Promise(burns=True),
+        promise=Promise(burns=ANY),
         rescues=True,
     ),
     Scenario(
@@ -244,7 +246,7 @@ ROWS: Final = (
         "WRONGTYPE in the dead letters' place",
         Traffic({"ok": 0.9, "sink": 0.05, "bury": 0.03, "raise": 0.02}, rate=1_500),
         (Plan("wrong-type", (1.5, 2.5)),),
-        promise=Promise(burns=True, max_attempts=5),
+        promise=Promise(burns=ANY, max_attempts=5),
     ),
     Scenario(
         21,
@@ -260,7 +262,7 @@ ROWS: Final = (
         "poison: fails, kills, hangs",
         Traffic({"ok": 0.96, "raise": 0.015, "bury": 0.01, "hang": 0.01, "kill": 0.002, "flaky": 0.003}, rate=250),
         staff=Staff(workers=3, supervised=True, lease_s=2.0, concurrency=50, options={"timeout": "300ms"}),
-        promise=Promise(max_attempts=3, drain_s=90.0),
+        promise=Promise(burns=1, max_attempts=3, drain_s=90.0),
         play="poison",
         seconds=6.0,
     ),
@@ -279,7 +281,7 @@ ROWS: Final = (
         "one owner name twice",
         Traffic({"slow": 0.5, "ok": 0.5}, rate=500, slow_s=(0.1, 0.6)),
         staff=Staff(workers=1, lease_s=0.6, concurrency=100, settings={"app": {"owner": "twin", "grace": "2s"}}),
-        promise=Promise(burns=True),
+        promise=Promise(burns=ANY),
         play="twins",
         seconds=6.0,
     ),
@@ -289,7 +291,7 @@ ROWS: Final = (
         "200 workers at once on 1,000 orphans",
         Traffic({"ok": 1.0}),
         staff=Staff(workers=200, lease_s=1.0, concurrency=20),
-        promise=Promise(burns=True),
+        promise=Promise(burns=ANY),
         play="herd",
         seconds=0.0,
     ),
@@ -303,7 +305,7 @@ ROWS: Final = (
             Plan("move-clock", (5.0, 6.0), {"seconds": -3600}, first_s=4.0),
         ),
         server=ServerPlan(preload="faketime"),
-        promise=Promise(robs=True, burns=True),
+        promise=Promise(robs=True, burns=ANY),
         topologies=("single",),
     ),
     Scenario(
@@ -334,7 +336,7 @@ ROWS: Final = (
         Traffic(QUICK, rate=4_000),
         (Plan("kill", (1.5, 2.5)),),
         Staff(workers=4, older=2),
-        promise=Promise(burns=True),
+        promise=Promise(burns=ANY),
     ),
     Scenario(
         30,
@@ -367,7 +369,7 @@ ROWS: Final = (
         ),
         Staff(workers=4, lease_s=1.0, proxied=True),
         server=ServerPlan(aof=True, fsync="always"),
-        promise=Promise(burns=True, max_attempts=10),
+        promise=Promise(burns=ANY, max_attempts=10),
         seconds=30.0,
         quiet_share=0.25,
     ),

@@ -58,6 +58,9 @@ class Topology(Protocol):
     @property
     def version(self) -> str: ...
 
+    def restart(self, server: Server) -> None:
+        """Start a server again that was killed, as it was started first."""
+
     def close(self) -> None: ...
 
 
@@ -68,6 +71,7 @@ class Single:
         self.key = key
         self.native = key in NATIVE
         self._canary = canary
+        self._env = dict(env)
         lines: dict[str, str | int | Sequence[str]] = {
             "appendfsync": plan.fsync,
             "user": [f"{USER} on >{canary} ~* &* +@all"],
@@ -96,6 +100,10 @@ class Single:
         info = self.admin.info("server")
         name = "valkey" if "valkey_version" in info else "redis"
         return f"{name} {info[f'{name}_version']}"
+
+    def restart(self, server: Server) -> None:
+        with _environment(self._env):
+            server.restart()
 
     def close(self) -> None:
         self.server.stop()

@@ -19,7 +19,7 @@ async def kill_server(stage: Stage, rng: random.Random, /, *, away_s: tuple[floa
     stage.note_fault("kill server")
     await asyncio.to_thread(stage.server.kill)
     await asyncio.sleep(rng.uniform(*away_s))
-    await asyncio.to_thread(stage.server.restart)
+    await asyncio.to_thread(stage.topology.restart, stage.server)
     stage.healed_fault("kill server")
 
 
@@ -30,7 +30,7 @@ async def power_loss(stage: Stage, rng: random.Random, /, *, away_s: tuple[float
     lost = _cut_to_synced(stage.server.directory, libraries.synced(stage.folder))
     stage.pen.note("power", lost_bytes=lost)
     await asyncio.sleep(rng.uniform(*away_s))
-    await asyncio.to_thread(stage.server.restart)
+    await asyncio.to_thread(stage.topology.restart, stage.server)
     stage.healed_fault("power loss")
 
 

@@ -320,10 +320,13 @@ class Reader:
         # The old connection may still be blocked on the server and be given something after we asked.
         sure = not self._old_client or await self._killed(self._old_client)
         self._old_client = 0
-        known = list(self._slots.held)
-        found = await self._link.call(scripts.mine(member.keys, member.group, member.owner, self._slots.free, known))
+        known, limit = list(self._slots.held), self._slots.free
+        found = await self._link.call(scripts.mine(member.keys, member.group, member.owner, limit, known))
         points.reached("reader.found")
-        self._reconcile_at = math.inf if sure else time.monotonic() + LOOK_AGAIN_S
+        if len(found.taken) >= limit:
+            self._reconcile_at = 0.0  # there may be more than fit now
+        else:
+            self._reconcile_at = math.inf if sure else time.monotonic() + LOOK_AGAIN_S
         if found.trimmed:
             self._recorder.count("trimmed_total", len(found.trimmed), **member.labels)
             log.error("message.trimmed stream=%s group=%s ids=%s", *member.labels.values(), found.trimmed)

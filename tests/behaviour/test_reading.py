@@ -190,6 +190,30 @@ async def test_what_a_cut_reply_brought_is_found_again_and_burns_no_attempt(
     assert counted(app, "refused_total") == 0
 
 
+@pytest.mark.servers("redis8", "redis6")
+async def test_more_than_fits_is_found_again_as_slots_fall_free(server: Server, stream: str, make_app: MakeApp) -> None:
+    """SPEC 5: a cut reply may have brought more than there are slots for now, because its acks had freed some."""
+    app, ledger = make_app(server), Ledger()
+
+    @app.stream(stream).handler(group=GROUP, lease="60s", concurrency=2)
+    async def bill(order: Any, delivery: Delivery[Any]) -> None:
+        ledger.note(order, delivery)
+        await asyncio.sleep(0.01)
+
+    async with app.worker() as worker:
+        await wait_until(lambda: worker.lanes[0].reader.blocked)
+        pipe = server.sync().pipeline(transaction=True)
+        for n in range(10):
+            pipe.xadd(stream, {"payload": f'{{"n":{n}}}'})
+        pipe.xreadgroup(GROUP, worker.owner, {stream: ">"}, count=10)
+        pipe.execute()
+        worker.lanes[0].reader._mistrust()
+        await wait_until(lambda: len(ledger) == 10, 10)
+        await wait_until(lambda: pending(server, stream, GROUP) == {})
+    assert sorted(seen.payload["n"] for seen in ledger.seen) == list(range(10))
+    assert ledger.attempts == [1] * 10
+
+
 def _cut_at(mark: bytes, place: int) -> Callable[[bytes], int | None]:
     """Cut the first reply that brings a message, at a place that is inside of it."""
     cuts: list[int] = []

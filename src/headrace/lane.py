@@ -172,6 +172,9 @@ class Lane:
             delivery.retake(word.count, time.monotonic())
             return
         if not self.slots.lose(delivery):
+            # An outcome is on its way. If the renewal found the entry deleted it has removed it: that outcome will
+            # hear "gone" although nobody else had it.
+            delivery.resent = delivery.resent or word.kind == "trimmed"
             return
         if word.kind == "trimmed":
             self._recorder.count("trimmed_total", 1, **self.member.labels)

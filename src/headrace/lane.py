@@ -168,7 +168,7 @@ class Lane:
 
     def lost(self, delivery: Delivery[Any], word: Word) -> None:
         """A renewal was refused: somebody else has it, or it is gone."""
-        if word.kind == "taken" and word.holder == self.owner:
+        if word.kind == "taken" and self.member.is_me(word.holder):
             delivery.retake(word.count, time.monotonic())
             return
         if not self.slots.lose(delivery):

@@ -198,7 +198,7 @@ class Outbox:
 
     def _settle(self, delivery: Delivery[Any], outcome: Outcome, answer: Word | Sequence[Word]) -> None:
         word = answer if isinstance(answer, Word) else answer[0]
-        mine = word.kind == "taken" and word.holder == self._member.owner
+        mine = word.kind == "taken" and self._member.is_me(word.holder)
         if mine and self._slots.held.get(delivery.raw_id) is delivery:
             # I claimed my own running entry: the fence has a new count, the outcome stays what it is (DESIGN 4b).
             delivery.retake(word.count, time.monotonic())

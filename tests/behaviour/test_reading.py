@@ -80,6 +80,33 @@ async def test_a_fixed_name_in_use_is_refused_and_its_holder_named(
         assert worker.owner == "worker-1"
 
 
+@pytest.mark.servers("redis8", "redis6")
+async def test_a_process_that_lost_its_fixed_name_cannot_end_what_its_successor_holds(
+    server: Server, stream: str, make_app: MakeApp
+) -> None:
+    """SPEC 2, 11: the owner's name is the same, so "taken by me" must not be read as "claimed by this process"."""
+    first, second, ledger, go = make_app(server, owner="twin"), make_app(server, owner="twin"), Ledger(), asyncio.Event()
+
+    async def bill(order: Any, delivery: Delivery[Any]) -> None:
+        ledger.note(order, delivery)
+        await (go if delivery.attempt == 1 else asyncio.Event()).wait()
+
+    for app in (first, second):
+        app.stream(stream).handler(group=GROUP, lease="300ms")(bill)
+    async with first.worker() as worker:
+        await first.stream(stream).add({"n": 0})
+        await wait_until(lambda: len(ledger) == 1)
+        assert worker._lifeline is not None
+        worker._lifeline.cut()
+        await asyncio.sleep(0.4)  # its name is free after a lease
+        async with second.worker() as successor:
+            await wait_until(lambda: len(ledger) == 2)
+            go.set()
+            await wait_until(lambda: counted(first, "refused_total") == 1)
+            assert [(held.owner, held.count) for held in pending(server, stream, GROUP).values()] == [("twin", 2)]
+            successor.hurry()
+
+
 # ── how much ─────────────────────────────────────────────────────────────────────────────────────────
 
 

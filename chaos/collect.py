@@ -22,32 +22,40 @@ OF_A_MESSAGE: Final = frozenset(
 )
 """Log events that speak of one message each: as many as there are messages is no flood."""
 PAGE: Final = 10_000
+FEEDERS: Final = ("headrace:producer", "headrace:app")
 
 
 def collect(stage: Stage, left: Left) -> None:
     """Fill in what a look at server, logs and files tells. The workers have ended."""
     client: Any = stage.topology.admin
-    keys = keys_of(stage.stream)
-    left.ids = {id_.decode() for id_, _ in _entries(client, stage.stream)}
-    groups = {row["name"].decode() for row in client.xinfo_groups(stage.stream)} if left.ids else set()
-    if GROUP in groups:
-        left.pending = dict(_pending(client, stage.stream, GROUP))
-    if waiting_group(GROUP) in groups:
-        left.waiting = {id_ for id_, _ in _pending(client, stage.stream, waiting_group(GROUP))}
-    left.letters = [_letter(fields) for _, fields in _entries(client, keys.dead_letters)]
-    left.sink = [
-        (fields[b"id"].decode(), int(fields[b"attempt"])) for _, fields in _entries(client, sink_of(stage.stream))
-    ]
-    left.owners = {row["name"].decode() for row in client.xinfo_consumers(stage.stream, GROUP)} if groups else set()
-    left.owners |= {name.decode() for name in client.hkeys(keys.owners(GROUP)) if name}
-    ours = {stage.stream, keys.dead_letters, sink_of(stage.stream), keys.owners(GROUP), keys.floor(GROUP)}
+    expected: set[str] = set()
+    for stream in stage.streams:
+        _collect_stream(client, stream, f"{stream}/" if stage.qualified else "", left)
+        keys = keys_of(stream)
+        expected |= {stream, keys.dead_letters, sink_of(stream), keys.owners(GROUP), keys.floor(GROUP)}
     found = {key.decode("utf-8", "backslashreplace") for key in client.scan_iter(count=1000)}
-    left.keys = {key for key in found - ours if not key.startswith((keys.added(""), "bystander:"))}
-    left.clients += [row["name"] for row in client.client_list() if row["name"].startswith("headrace:")
-                     and ":producer" not in row["name"] and row["name"] != "headrace:app"]  # fmt: skip
-    seconds = max(1.0, stage.ended - stage.begun)
-    left.log_lines_per_s = _log_rates(stage.folder, seconds)
-    left.secrets = _places_of(stage.canary, stage.folder, client, keys.dead_letters)
+    left.keys = {key for key in found - expected if ":hr:added:" not in key and not key.startswith("bystander:")}
+    names = [str(row["name"]) for row in client.client_list()]
+    left.clients += [name for name in names if name.startswith("headrace:") and not name.startswith(FEEDERS)]
+    left.log_lines_per_s = _log_rates(stage.folder, max(1.0, stage.ended - stage.begun))
+    left.secrets = _places_of(stage, client)
+
+
+def _collect_stream(client: Any, stream: str, prefix: str, left: Left) -> None:
+    keys = keys_of(stream)
+    ids = {prefix + id_.decode() for id_, _ in _entries(client, stream)}
+    left.ids |= ids
+    groups = {row["name"].decode() for row in client.xinfo_groups(stream)} if client.exists(stream) else set()
+    if GROUP in groups:
+        left.pending.update((prefix + id_, owner) for id_, owner in _pending(client, stream, GROUP))
+        left.owners |= {row["name"].decode() for row in client.xinfo_consumers(stream, GROUP)}
+    if waiting_group(GROUP) in groups:
+        left.waiting |= {prefix + id_ for id_, _ in _pending(client, stream, waiting_group(GROUP))}
+    left.owners |= {name.decode() for name in client.hkeys(keys.owners(GROUP)) if name}
+    left.letters += [_letter(fields, prefix) for _, fields in _entries(client, keys.dead_letters)]
+    left.sink += [
+        (prefix + fields[b"id"].decode(), int(fields[b"attempt"])) for _, fields in _entries(client, sink_of(stream))
+    ]
 
 
 def _entries(client: Any, key: str) -> list[tuple[bytes, dict[bytes, bytes]]]:
@@ -64,12 +72,12 @@ def _pending(client: Any, stream: str, group: str) -> list[tuple[str, str]]:
     return [(row["message_id"].decode(), row["consumer"].decode()) for row in rows]
 
 
-def _letter(fields: dict[bytes, bytes]) -> Letter:
+def _letter(fields: dict[bytes, bytes], prefix: str) -> Letter:
     opened = open_letter([word for pair in fields.items() for word in pair])
     if opened is None:
         return Letter("", b"")
     original = dict(zip(opened.original[::2], opened.original[1::2], strict=True))
-    return Letter(opened.about["original_id"].decode(), original.get(b"payload", b""))
+    return Letter(prefix + opened.about["original_id"].decode(), original.get(b"payload", b""))
 
 
 def _log_rates(folder: Path, seconds: float) -> dict[str, float]:
@@ -83,10 +91,12 @@ def _log_rates(folder: Path, seconds: float) -> dict[str, float]:
     return {name: lines / seconds for name, lines in worst.items()}
 
 
-def _places_of(canary: str, folder: Path, client: Any, dead_letters: str) -> list[str]:
-    secret = canary.encode()
-    logs = [*folder.glob("*.log"), *folder.glob("*.jsonl")]
-    places = [file.name for file in logs if secret in file.read_bytes()]
-    if any(secret in word for _, fields in _entries(client, dead_letters) for pair in fields.items() for word in pair):
+def _places_of(stage: Stage, client: Any) -> list[str]:
+    """Where the canary stands: in a log, in a history, in a dead letter."""
+    secret = stage.canary.encode()
+    files = [*stage.folder.glob("*.log"), *stage.folder.glob("*.jsonl")]
+    places = [file.name for file in files if secret in file.read_bytes()]
+    letters = [fields for stream in stage.streams for _, fields in _entries(client, keys_of(stream).dead_letters)]
+    if any(secret in word for fields in letters for pair in fields.items() for word in pair):
         places.append("a dead letter")
     return places

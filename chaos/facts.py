@@ -36,7 +36,7 @@ class Promise:
 
 @dataclass(frozen=True, slots=True)
 class Letter:
-    """One dead letter."""
+    """One dead letter, with the id and the payload of the message it was."""
 
     original_id: str
     payload: bytes

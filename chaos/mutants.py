@@ -18,13 +18,14 @@ from headrace.redis.calls import Script
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
-    """One mistake, who makes it, and the row whose schedule shows it."""
+    """One mistake, and the scenario whose schedule shows it in so many seconds."""
 
     name: str
     mistake: str
-    row: int
+    scenario: str
     break_it: Callable[[], None]
     servers: tuple[str, ...] = ("redis8", "valkey9")
+    seconds: float = 4.0
 
 
 def _swap(name: str, *changes: tuple[str, str]) -> None:
@@ -92,19 +93,19 @@ def _claims_counted() -> None:
 MUTANTS: Final[Mapping[str, Mutant]] = {
     mutant.name: mutant
     for mutant in (
-        Mutant("plain-xack", "an ack that does not ask who owns the message", 3, _plain_xack),
-        Mutant("ack-before-append", "a burial that acks first and appends then", 21, _ack_before_append),
-        Mutant("no-renewal", "leases that nobody renews", 5, _no_renewal),
-        Mutant("retry-unfenced", "a retry that does not ask who owns the message", 3, _retry_unfenced),
-        Mutant("bury-unfenced", "a burial that does not ask who owns the message", 3, _bury_unfenced),
+        Mutant("plain-xack", "an ack that does not ask who owns the message", "pause", _plain_xack),
+        Mutant("ack-before-append", "a burial that acks first and appends then", "wrong-type", _ack_before_append),
+        Mutant("no-renewal", "leases that nobody renews", "slow", _no_renewal),
+        Mutant("retry-unfenced", "a retry that does not ask who owns the message", "pause", _retry_unfenced),
+        Mutant("bury-unfenced", "a burial that does not ask who owns the message", "pause", _bury_unfenced),
         Mutant(
             "rescue-without-cursor",
             "a rescue that starts at the oldest entry every time",
-            25,
+            "herd-behind",
             _rescue_without_cursor,
             ("valkey9", "redis6"),
         ),
-        Mutant("claims-counted", "a claim that counts as an attempt", 7, _claims_counted),
+        Mutant("claims-counted", "a claim that counts as an attempt", "roll-short-grace", _claims_counted),
     )
 }
 

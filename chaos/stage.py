@@ -22,6 +22,7 @@ from chaos.feeder import Feeder
 from chaos.orders import MORTAL, POISON, Orders
 from chaos.scenario import Moment, Scenario, schedule
 from chaos.topology import Kind, Topology, make
+from chaos.worker import GROUP
 from headrace import App, HeadraceError
 from tests.support.history import History, Pen
 from tests.support.proxy import Proxy
@@ -41,15 +42,21 @@ class Stage:
         self.topology = topology
         self.folder = folder
         self.canary = ""
-        self.stream = STREAM
+        self.streams = [STREAM]
+        self.qualified = False  # with several streams ids are written with their stream before them
         self.pen = Pen(folder / "nemesis.jsonl")
         self.orders = Orders(seed, scenario.traffic.mix, scenario.traffic.slow_s, scenario.traffic.pad)
         self.healed = folder / "healed"
+        self.mortal: set[int] = set()  # numbers that may be buried although their orders are no poison
         self.proxies: list[Proxy] = []
         self.lease_s = scenario.staff.lease_s
         self.crew: Crew
         self.feeder: Feeder
         self.begun = self.ended = 0.0
+
+    @property
+    def stream(self) -> str:
+        return self.streams[0]
 
     @property
     def server(self) -> Server:
@@ -79,7 +86,7 @@ class Stage:
         return {
             "url": self.topology.url,
             "folder": str(self.folder),
-            "streams": [self.stream],
+            "streams": self.streams,
             "handler": handler,
             "healed": str(self.healed),
             "app": {"grace": "2s"},
@@ -133,13 +140,15 @@ class Stage:
         """Wait until nothing is unread, pending or waiting. Answers whether, and how long it took."""
         begun, limit = time.monotonic(), self.scenario.promise.drain_s
         async with App(self.topology.url) as app:
-            stream = app.stream(self.stream)
+            left = [app.stream(name) for name in self.streams]
             while time.monotonic() - begun < limit:
                 try:
-                    if await stream.backlog("billing") == 0:
-                        return True, time.monotonic() - begun
+                    while left and await left[-1].backlog(GROUP) == 0:
+                        left.pop()
                 except HeadraceError:
                     pass
+                if not left:
+                    return True, time.monotonic() - begun
                 await asyncio.sleep(0.02)
         return False, time.monotonic() - begun
 
@@ -150,7 +159,7 @@ class Stage:
         before = admin.info("stats")["total_commands_processed"]
         await asyncio.sleep(QUIET_S)
         after = admin.info("stats")["total_commands_processed"]
-        return float(after - before - 1) / QUIET_S / workers
+        return float(after - before - 1) / QUIET_S / workers / len(self.streams)
 
     async def finish(self) -> Left:
         """Heal is done: drain, watch, stop, and look at what is left."""
@@ -179,7 +188,7 @@ class Stage:
             events=History(self.folder).events(),
             left=left,
             poison={n: self.orders.payload(n) for n, order in orders.items() if order.do in dying},
-            mortal=frozenset(n for n, order in orders.items() if order.do in mortal),
+            mortal=frozenset(n for n, order in orders.items() if order.do in mortal) | self.mortal,
             begun=self.begun,
             ended=self.ended,
         )

@@ -60,17 +60,20 @@ class NotingRecorder:
 class Handler:
     """One handler for every stream of the worker."""
 
-    def __init__(self, pen: Pen, healed: Path | None) -> None:
+    def __init__(self, pen: Pen, healed: Path | None, *, qualified: bool = False) -> None:
         self._pen = pen
         self._healed = healed  # once this file is there, poison is none any more
+        self._qualified = qualified  # several streams: an id alone does not name a message
 
     async def handle(self, order: Order, delivery: Delivery[Order]) -> None:
-        who = {"id": delivery.id, "owner": delivery.owner, "attempt": delivery.attempt}
+        id_ = f"{delivery.stream}/{delivery.id}" if self._qualified else delivery.id
+        who = {"id": id_, "owner": delivery.owner, "attempt": delivery.attempt}
         self._pen.note("start", "", **who, n=order.n, do=order.do)
         try:
             await self._act(order, delivery, who)
         except asyncio.CancelledError:
-            self._pen.note("release", "info", **who)  # the end of its grace; a timeout says `retry` before
+            if order.do != "hang":  # that one was cancelled by its timeout, and has said so
+                self._pen.note("release", "info", **who)  # the end of its grace
             raise
 
     async def _act(self, order: Order, delivery: Delivery[Order], who: dict[str, Any]) -> None:
@@ -159,7 +162,7 @@ def make_app(settings: dict[str, Any]) -> App:
     app = App(settings["url"], recorder=NotingRecorder(pen), **settings.get("app", {}))
     healed = Path(settings["healed"]) if "healed" in settings else None
     kind: Any = bytes if settings.get("sized") else Order
-    handle: Any = Sized(pen).handle if settings.get("sized") else Handler(pen, healed).handle
+    handle: Any = Sized(pen).handle if settings.get("sized") else Handler(pen, healed, qualified=settings.get("qualified", False)).handle
     for stream in settings["streams"]:
         options = {"max_bytes": settings["max_bytes"]} if "max_bytes" in settings else {}
         app.stream(stream, kind, **options).handler(group=GROUP, **settings["handler"])(handle)

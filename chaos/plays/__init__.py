@@ -6,16 +6,19 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
 
 from chaos.checker import Verdict
+from chaos.plays import clock, crash_points, herd, poison, sizes, spark, traffic, twins
 from chaos.stage import Stage
 
 Play = Callable[[Stage], Awaitable[Verdict | None]]
 """Returns None for the usual end: drain, stop, collect, judge."""
 
-
-async def traffic(stage: Stage) -> None:
-    """Workers, traffic, and the scenario's schedule beside it."""
-    await stage.staff()
-    await stage.play()
-
-
-PLAYS: Final[Mapping[str, Play]] = {"traffic": traffic}
+PLAYS: Final[Mapping[str, Play]] = {
+    "traffic": traffic.play,
+    "clock": clock.play,
+    "crash_points": crash_points.play,
+    "poison": poison.play,
+    "sizes": sizes.play,
+    "twins": twins.play,
+    "herd": herd.play,
+    "spark": spark.play,
+}

@@ -1,0 +1,102 @@
+"""Row 2: a worker is killed at every named point, at each of its first occurrences; then a sibling finishes its work.
+
+Every case has a stream of its own, with messages of every kind, orphans that must be rescued, and one that must run
+alone. All workers of a round live side by side; a worker that never came to its point is stopped, and stopping has
+points too. At the end one sibling with all streams drains them, and everything is judged together.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+from contextlib import suppress
+from typing import Any, Final
+
+from chaos.stage import Stage
+from chaos.worker import GROUP
+from headrace import points
+from tests.support.history import Event
+from tests.support.wait import wait_until
+
+OCCURRENCES: Final = 3
+AT_ONCE: Final = 12  # cases of one round
+LIFE_S: Final = 3.0  # how long a worker may take to its point before it is stopped
+EACH: Final = 24  # messages of a case
+OF_PARENTS: Final = ("guardian.adopting", "guardian.adopted")
+
+
+def cases(occurrences: int = OCCURRENCES) -> list[tuple[str, int]]:
+    """Every point of a worker with every occurrence; those of the supervising parent are tested with it."""
+    return [(name, at) for name in points.NAMES if name not in OF_PARENTS for at in range(1, occurrences + 1)]
+
+
+async def play(stage: Stage) -> None:
+    await rounds(stage, cases())
+
+
+async def rounds(stage: Stage, wanted: list[tuple[str, int]]) -> None:
+    stage.qualified = True
+    stage.streams = [f"case-{number}" for number in range(len(wanted))]
+    stage.begun = asyncio.get_running_loop().time()
+    for stream in stage.streams:
+        _prepare(stage, stream)
+    for first in range(0, len(wanted), AT_ONCE):
+        await _round(stage, list(zip(stage.streams, wanted, strict=True))[first : first + AT_ONCE])
+    await stage.crew.hire(streams=stage.streams, qualified=True)
+    stage.ended = asyncio.get_running_loop().time()
+
+
+def _prepare(stage: Stage, stream: str) -> None:
+    """Messages of every kind; some were left by an owner that is gone, one of them at its last but one attempt."""
+    client: Any = stage.topology.admin
+    client.xgroup_create(stream, GROUP, id="0", mkstream=True)
+    ids = []
+    for _ in range(EACH):
+        n, stage.feeder.added = stage.feeder.added, stage.feeder.added + 1
+        ids.append(client.xadd(stream, {"payload": stage.orders.payload(n)}).decode())
+        stage.pen.note_all([Event(0.0, 0, "add", "ok", f"{stream}/{ids[-1]}", about={"n": n})])
+    client.xreadgroup(GROUP, "gone", {stream: ">"}, count=3)
+    client.xclaim(stream, GROUP, "gone", 0, ids[:2], idle=60_000, justid=True)
+    stage.mortal.add(stage.feeder.added - EACH + 2)  # killed at its last attempt, it is buried and no poison
+    last = stage.scenario.promise.max_attempts - 1
+    client.xclaim(stream, GROUP, "gone", 0, ids[2:3], idle=60_000, retrycount=last, justid=True)
+
+
+async def _round(stage: Stage, some: list[tuple[str, tuple[str, int]]]) -> None:
+    hired = []
+    for stream, case in some:
+        worker = await stage.crew.hire(streams=[stream], qualified=True, crash=case)
+        worker.kept = False
+        hired.append(worker)
+    cutting = asyncio.create_task(_cut_readers(stage))
+    try:
+        with suppress(AssertionError):
+            await wait_until(lambda: not any(worker.alive for worker in hired), LIFE_S, 0.02)
+        for worker in hired:
+            worker.signal(signal.SIGTERM)
+        await wait_until(lambda: not any(worker.alive for worker in hired), 20.0, 0.02, what="the round's end")
+    finally:
+        cutting.cancel()
+        await asyncio.gather(cutting, return_exceptions=True)
+
+
+async def _cut_readers(stage: Stage) -> None:
+    """Cut the readers' connections now and then, so that what they hold unknowingly has to be found."""
+    client: Any = stage.topology.admin
+    while True:
+        await asyncio.sleep(0.4)
+        for row in client.client_list():
+            if row["name"].startswith("headrace:") and row["name"].endswith(":read"):
+                client.client_kill_filter(_id=row["id"])
+
+
+def reached(stage: Stage) -> set[tuple[str, int]]:
+    """The cases in which a worker was killed at its point."""
+    found = set()
+    for file in stage.folder.glob("worker-*.jsonl"):
+        for line in file.read_text().splitlines():
+            about = json.loads(line).get("about", {})
+            if "point" in about:
+                found.add((about["point"], about["number"]))
+    return found

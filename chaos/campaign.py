@@ -22,7 +22,9 @@ def server_of(scenario: Scenario, seed: int, servers: Sequence[str]) -> str:
     return fitting[(scenario.row + seed) % len(fitting)] if fitting else scenario.servers[0]
 
 
-async def every_row(seed: int, servers: Sequence[str], topology: Kind, folder: Path, *, spread: bool = True) -> list[Result]:
+async def every_row(
+    seed: int, servers: Sequence[str], topology: Kind, folder: Path, *, spread: bool = True
+) -> list[Result]:
     """Every scenario once: on the servers named, or with `spread` on one that the seed picks."""
     results = []
     for scenario in ROWS:

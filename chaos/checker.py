@@ -19,9 +19,11 @@ L3 (untouched shards keep 80 % of their rate) needs a cluster and is judged by i
 
 from __future__ import annotations
 
+import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any, Final
 
 from chaos.facts import Facts
@@ -166,27 +168,27 @@ class _Case:
 
     def _nothing_lost(self, letters: Counter[str]) -> None:
         """S1, S2, S7."""
-        left = self._left
         for id_ in self._added:
-            if id_ in letters or id_ in self._trimmed or (id_ in self._lives and self._has_effect(id_)):
-                continue
-            if id_ in left.pending or id_ in left.waiting:
-                continue  # not lost, but late: L2 says so
-            if not left.drained and id_ in left.ids and id_ not in self._lives:
-                continue  # unread
-            self._lost += 1
-            self._breach("S1", f"{id_} was added and has neither an effect nor a dead letter")
+            if id_ not in letters and id_ not in self._trimmed and not self._is_somewhere(id_):
+                self._lost += 1
+                self._breach("S1", f"{id_} was added and has neither an effect nor a dead letter")
         for id_, lives in self._lives.items():
-            for life in lives:
-                for start in life.starts:
-                    if "n" in start.about and int(start.about["n"]) not in self._numbers:
-                        self._breach("S2", f"{id_} was started and never added")
+            numbers = {int(start.about["n"]) for life in lives for start in life.starts if "n" in start.about}
+            if numbers - self._numbers:
+                self._breach("S2", f"{id_} was started and never added")
+        left = self._left
         for id_ in left.ids - left.pending.keys() - left.waiting - letters.keys() - self._added.keys():
-            if left.drained and not (id_ in self._lives and self._has_effect(id_)):
+            if left.drained and not self._has_effect(id_):
                 self._breach("S7", f"{id_} is acked and has neither an effect nor a dead letter")
 
+    def _is_somewhere(self, id_: str) -> bool:
+        """Whether a message has an effect, or is late and not lost: that is L2's business."""
+        left = self._left
+        is_unread = not left.drained and id_ in left.ids and id_ not in self._lives
+        return self._has_effect(id_) or id_ in left.pending or id_ in left.waiting or is_unread
+
     def _has_effect(self, id_: str) -> bool:
-        return any(life.has_effect for life in self._lives[id_])
+        return any(life.has_effect for life in self._lives.get(id_, ()))
 
     def _one_life(self, id_: str, life: Life, letters: int) -> None:
         """S3, S4, S5 and what L1 is measured by."""
@@ -245,9 +247,10 @@ class _Case:
             self._robbed += 1
             if not self._promise.robs and self._promise.keeps:
                 self._breach("S5", f"{id_} was taken from {former.owner}, which was alive")
-        elif (died := self._died.get(former.pid)) is not None and start.at > died:
-            if start.attempt < self._promise.max_attempts:  # the last one after a crash waits, to run alone
-                self._rescued(id_, start.at - max(died, former.at))
+            return
+        died = self._died.get(former.pid, math.inf)
+        if died < start.at and start.attempt < self._promise.max_attempts:  # the last one waits, to run alone
+            self._rescued(id_, start.at - max(died, former.at))
 
     def _rescued(self, id_: str, seconds: float) -> None:
         self._rescued_s.append(seconds)
@@ -334,7 +337,7 @@ class _Case:
     def _figures(self) -> dict[str, Any]:
         commits = sorted(event.at for lives in self._lives.values() for life in lives for event in life.ok("ack"))
         during = [at for at in commits if at <= self._facts.ended] or [self._facts.begun]
-        gaps = [later - sooner for sooner, later in zip(during, during[1:], strict=False)]
+        gaps = [later - sooner for sooner, later in pairwise(during)]
         lives = [life for all_ in self._lives.values() for life in all_]
         refused = sum(event.kind == "fail" for life in lives for event in life.answered)
         return {

@@ -17,8 +17,15 @@ if TYPE_CHECKING:
 
 _EVENT: Final = re.compile(rb"^(?:DEBUG|INFO|WARNING|ERROR) \d+ ([a-z]+\.[a-z_]+)", re.M)
 OF_A_MESSAGE: Final = frozenset(
-    "message.rescued message.buried message.trimmed delivery.lost outcome.refused handler.raised "
-    "handler.raised_after_outcome".split()
+    {
+        "message.rescued",
+        "message.buried",
+        "message.trimmed",
+        "delivery.lost",
+        "outcome.refused",
+        "handler.raised",
+        "handler.raised_after_outcome",
+    }
 )
 """Log events that speak of one message each: as many as there are messages is no flood."""
 PAGE: Final = 10_000

@@ -128,7 +128,7 @@ def _targets(folder: Path) -> Sequence[str]:
     for link in folder.iterdir():
         try:
             found.append(str(link.readlink()))
-        except OSError:  # noqa: PERF203 - closed while we looked
+        except OSError:
             continue
     return found
 

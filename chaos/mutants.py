@@ -69,23 +69,19 @@ def _bury_unfenced() -> None:
 
 def _rescue_without_cursor() -> None:
     """Looks at the oldest entries only, as XAUTOCLAIM from 0-0 does: what lies behind fresh ones is never seen."""
-    _swap(
-        "rescue",
-        (
-            "local rows = redis.call('XPENDING', stream, group, 'IDLE', lease_ms, ARGV[4], '+', count)",
-            "local rows = {}\n"
-            "for _, row in ipairs(redis.call('XPENDING', stream, group, '-', '+', count)) do\n"
-            "  if row[3] >= tonumber(lease_ms) then rows[#rows + 1] = row end\n"
-            "end",
-        ),
-    )
+    looked = "local rows = redis.call('XPENDING', stream, group, 'IDLE', lease_ms, ARGV[4], '+', count)"
+    oldest = """local rows = {}
+for _, row in ipairs(redis.call('XPENDING', stream, group, '-', '+', count)) do
+  if row[3] >= tonumber(lease_ms) then rows[#rows + 1] = row end
+end"""
+    _swap("rescue", (looked, oldest))
 
 
 def _claims_counted() -> None:
     """Every claim counts as a try: what a stopping worker hands back has lost an attempt."""
 
     def release(self: endings.Endings, delivery: Any, outcome: Any) -> Any:
-        return self._park(delivery, outcome.after_ms or 0, "waiting", delivery.attempt)  # noqa: SLF001
+        return self._park(delivery, outcome.after_ms or 0, "waiting", delivery.attempt)
 
     endings.Endings._release = release  # type: ignore[method-assign]  # noqa: SLF001
 

@@ -62,7 +62,9 @@ class Stage:
     def server(self) -> Server:
         return self.topology.servers[0]
 
-    def note_fault(self, what: str, workers: list[Worker] | None = None, *, excuses: bool = False, **about: Any) -> None:
+    def note_fault(
+        self, what: str, workers: list[Worker] | None = None, *, excuses: bool = False, **about: Any
+    ) -> None:
         pids = [worker.pid for worker in workers or []]
         self.pen.note("fault", "invoke", what=what, pids=pids, excuses=excuses, **about)
 

@@ -13,6 +13,10 @@ from chaos.scenarios import ROWS
 BEGIN: Final = "<!-- chaos: written by `python -m chaos table`, do not edit -->"
 END: Final = "<!-- chaos: end -->"
 GUARANTEES: Final = Path(__file__).resolve().parents[1] / "GUARANTEES.md"
+COLUMNS: Final = (
+    *("#", "fault", "servers", "runs (seeds)", "messages", "faults", "lost", "twice", "refused", "burnt"),
+    *("rescue p50/p99/max ms", "gap s", "drain s", "fsync", "held"),
+)
 Run = Mapping[str, Any]
 
 
@@ -53,18 +57,22 @@ def _summary(played: Sequence[Run]) -> str:
     dates = sorted({run["date"][:10] for run in played})
     seeds = sorted({run["seed"] for run in played})
     native = [run for run in played if run["name"] == "kill" and "rescue_p99_ms" in run]
+    words = ("p50", "p99", "max")
     rescue = "; ".join(
-        f"{run['version']} p50 {run['rescue_p50_ms']:,.0f}, p99 {run['rescue_p99_ms']:,.0f}, max {run['rescue_max_ms']:,.0f} ms"
+        f"{run['version']} " + ", ".join(f"{word} {run[f'rescue_{word}_ms']:,.0f}" for word in words) + " ms"
         for run in _latest(native, "version")
     )
+    head = (
+        f"{len(played):,} runs on {', '.join(versions)}, {dates[0]} to {dates[-1]}, seeds {_shown(seeds)}, "
+        f"{played[-1]['machine']}: {messages:,} messages, {_total(played, 'deaths'):,} processes killed."
+    )
+    forgets = "rows in which the server itself forgets, by power loss or XGROUP DESTROY, are told apart below"
     return "\n".join(
         [
-            f"{len(played):,} runs on {', '.join(versions)}, {dates[0]} to {dates[-1]}, seeds {_shown(seeds)}, "
-            f"{played[-1]['machine']}: {messages:,} messages, {_total(played, 'deaths'):,} processes killed.",
+            head,
             "",
             f"- lost: {bound(messages) if not lost else f'**{lost:,}** of {messages:,}'}",
-            f"- committed twice: {bound(messages) if not twice else f'**{twice:,}** of {messages:,}'} "
-            "(rows in which the server itself forgets, by power loss or XGROUP DESTROY, are told apart below)",
+            f"- committed twice: {bound(messages) if not twice else f'**{twice:,}** of {messages:,}'} ({forgets})",
             f"- outcomes of zombies refused: {_total(played, 'refused'):,}",
             *([f"- rescue after kill -9, lease {native[-1]['lease_s']:g} s: {rescue}"] if native else []),
         ]
@@ -72,9 +80,8 @@ def _summary(played: Sequence[Run]) -> str:
 
 
 def _rows(runs: Sequence[Run]) -> Iterable[str]:
-    head = "| # | fault | servers | runs (seeds) | messages | faults | lost | twice | refused | burnt | rescue p50/p99/max ms | gap s | drain s | fsync | held |"
-    yield head
-    yield "|" + "---|" * (head.count("|") - 1)
+    yield "| " + " | ".join(COLUMNS) + " |"
+    yield "|" + "---|" * len(COLUMNS)
     by_name: dict[str, list[Run]] = defaultdict(list)
     for run in runs:
         by_name[run["name"]].append(run)

@@ -1,6 +1,6 @@
 """Where a run takes place: one node, Sentinel, or Cluster. A scenario says which it needs; the faults ask this seam.
 
-Only one node is there so far. Sentinel and Cluster enter here: a class with the same members, and one line in TOPOLOGIES.
+Only one node is there so far. Sentinel and Cluster enter here: a class with the same members, a line in TOPOLOGIES.
 """
 
 from __future__ import annotations

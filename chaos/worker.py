@@ -29,8 +29,19 @@ from tests.support.history import Pen
 VARIABLE: Final = "HEADRACE_CHAOS"
 GROUP: Final = "billing"
 RARE: Final = frozenset(
-    "rescued_total trimmed_total refused_total lost_total found_total alone_total stalled_total "
-    "group_recreated_total recovery_duplicate_ack_total reconnected_total owner_removed_total".split()
+    {
+        "rescued_total",
+        "trimmed_total",
+        "refused_total",
+        "lost_total",
+        "found_total",
+        "alone_total",
+        "stalled_total",
+        "group_recreated_total",
+        "recovery_duplicate_ack_total",
+        "reconnected_total",
+        "owner_removed_total",
+    }
 )
 """Counters that are noted the moment they rise, so that a kill loses none."""
 
@@ -67,7 +78,7 @@ class Handler:
 
     async def handle(self, order: Order, delivery: Delivery[Order]) -> None:
         id_ = f"{delivery.stream}/{delivery.id}" if self._qualified else delivery.id
-        who = {"id": id_, "owner": delivery.owner, "attempt": delivery.attempt}
+        who: dict[str, Any] = {"id": id_, "owner": delivery.owner, "attempt": delivery.attempt}
         self._pen.note("start", "", **who, n=order.n, do=order.do)
         try:
             await self._act(order, delivery, who)
@@ -77,22 +88,11 @@ class Handler:
             raise
 
     async def _act(self, order: Order, delivery: Delivery[Order], who: dict[str, Any]) -> None:
-        do, first = order.do, delivery.attempt == 1
-        if self._healed is not None and self._healed.exists():
-            do = "ok"
-        if do in ("slow", "again", "grave"):
-            await asyncio.sleep(order.s)
-        elif do == "block":
-            time.sleep(order.s)
-        elif do == "gil":
-            _hold_gil(order.s)
-        elif do == "kill":
-            self._pen.note("died", pid=os.getpid(), code=-signal.SIGKILL)
-            os.kill(os.getpid(), signal.SIGKILL)
-        elif do == "hang":
-            await self._waits(who)
+        do = "ok" if self._healed is not None and self._healed.exists() else order.do
+        await self._work(do, order.s, who)
+        first = delivery.attempt == 1
         if do == "sink":
-            effect = Effect.xadd(sink_of(delivery.stream), {"id": delivery.id, "attempt": delivery.attempt})
+            effect = Effect.xadd(sink_of(delivery.stream), {"id": delivery.id, "attempt": str(delivery.attempt)})
             await self._end("ack", delivery.ack(effects=[effect]), who)
         elif do == "again" and first:
             await self._end("retry", delivery.retry(after="20ms"), who)
@@ -105,6 +105,20 @@ class Handler:
             raise RuntimeError("as the order says")
         else:
             await self._end("ack", delivery.ack(), who)
+
+    async def _work(self, do: str, seconds: float, who: dict[str, Any]) -> None:
+        """What takes time, or the process's life."""
+        if do in ("slow", "again", "grave"):
+            await asyncio.sleep(seconds)
+        elif do == "block":
+            time.sleep(seconds)
+        elif do == "gil":
+            _hold_gil(seconds)
+        elif do == "kill":
+            self._pen.note("died", pid=os.getpid(), code=-signal.SIGKILL)
+            os.kill(os.getpid(), signal.SIGKILL)
+        elif do == "hang":
+            await self._waits(who)
 
     async def _waits(self, who: dict[str, Any]) -> None:
         try:
@@ -132,7 +146,7 @@ class Sized:
         self._pen = pen
 
     async def handle(self, payload: bytes, delivery: Delivery[bytes]) -> None:
-        who = {"id": delivery.id, "owner": delivery.owner, "attempt": delivery.attempt}
+        who: dict[str, Any] = {"id": delivery.id, "owner": delivery.owner, "attempt": delivery.attempt}
         self._pen.note("start", "", **who, n=len(payload), words=len(delivery.raw_fields))
         if payload[:1] == b"!":
             self._pen.note("bury", "invoke", **who)
@@ -162,7 +176,11 @@ def make_app(settings: dict[str, Any]) -> App:
     app = App(settings["url"], recorder=NotingRecorder(pen), **settings.get("app", {}))
     healed = Path(settings["healed"]) if "healed" in settings else None
     kind: Any = bytes if settings.get("sized") else Order
-    handle: Any = Sized(pen).handle if settings.get("sized") else Handler(pen, healed, qualified=settings.get("qualified", False)).handle
+    handle: Any = (
+        Sized(pen).handle
+        if settings.get("sized")
+        else Handler(pen, healed, qualified=settings.get("qualified", False)).handle
+    )
     for stream in settings["streams"]:
         options = {"max_bytes": settings["max_bytes"]} if "max_bytes" in settings else {}
         app.stream(stream, kind, **options).handler(group=GROUP, **settings["handler"])(handle)

@@ -5,22 +5,16 @@ What it did it has noted before it happened: the checker must know whom to excus
 
 from __future__ import annotations
 
-import random
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final, Protocol
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Final
 
 from chaos.faults import acl, clock, cut, disk, keys, kill, memory, pause, scripts, server
 
-if TYPE_CHECKING:
-    from chaos.stage import Stage
-
-
-class Fault(Protocol):
-    async def __call__(self, stage: Stage, rng: random.Random, /, **words: object) -> None: ...
-
+Fault = Callable[..., Awaitable[None]]
+"""(stage, rng, **words of the scenario's plan)."""
 
 FAULTS: Final[Mapping[str, Fault]] = {
-    fault.__name__.replace("_", "-"): fault  # type: ignore[attr-defined]
+    fault.__name__.replace("_", "-"): fault
     for fault in (
         kill.kill,
         kill.kill_child,

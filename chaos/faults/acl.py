@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from chaos.topology import USER
 
@@ -16,7 +16,7 @@ async def remove_right(stage: Stage, rng: random.Random, /, *, s: float = 0.5) -
     """One command is forbidden for a while: workers end with an error that names it, and are started again."""
     command = rng.choice(["xreadgroup", "evalsha", "xclaim", "xack"])
     stage.note_fault("right removed", command=command)
-    admin = stage.topology.admin
+    admin: Any = stage.topology.admin
     admin.execute_command("ACL", "SETUSER", USER, f"-{command}")
     await asyncio.sleep(s * rng.uniform(0.7, 1.3))
     admin.execute_command("ACL", "SETUSER", USER, f"+{command}", "+@all")
@@ -26,7 +26,7 @@ async def remove_right(stage: Stage, rng: random.Random, /, *, s: float = 0.5) -
 async def rotate_password(stage: Stage, rng: random.Random, /, *, s: float = 0.5) -> None:
     """The password is changed and everybody thrown out; after a while the old one is good again."""
     stage.note_fault("password rotated")
-    admin = stage.topology.admin
+    admin: Any = stage.topology.admin
     admin.execute_command("ACL", "SETUSER", USER, "resetpass", ">another")
     for row in admin.client_list():
         if row.get("user") == USER:

@@ -77,7 +77,9 @@ async def partition(stage: Stage, rng: random.Random, /, *, leases: float = 2.0,
     stage.healed_fault("partition")
 
 
-async def slow(stage: Stage, rng: random.Random, /, *, delay_s: float = 0.0, bytes_per_s: int = 0, s: float = 3.0) -> None:
+async def slow(
+    stage: Stage, rng: random.Random, /, *, delay_s: float = 0.0, bytes_per_s: int = 0, s: float = 3.0
+) -> None:
     """200 ms there and back, or 10 kB a second, for one worker."""
     found = _one(stage, rng)
     if found is None:

@@ -1,4 +1,4 @@
-"""Somebody else's hands on our keys: entries deleted, streams trimmed, groups destroyed, other types put in their place.
+"""Somebody else's hands on our keys: entries deleted, streams trimmed, groups destroyed, other types in their place.
 
 What was pending and lost its body cannot come back; it must be counted and named, and that is checked (S8).
 """

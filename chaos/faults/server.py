@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from chaos import libraries
 from tests.support.wait import wait_until
@@ -60,7 +60,7 @@ async def pause_server(stage: Stage, rng: random.Random, /, *, leases: float = 2
 async def turn_replica(stage: Stage, rng: random.Random, /, *, s: float = 0.5, stale: bool = True) -> None:
     """A replica of nobody: READONLY to every write, and MASTERDOWN to all with `stale` off."""
     stage.note_fault("READONLY" if stale else "MASTERDOWN")
-    admin = stage.topology.admin
+    admin: Any = stage.topology.admin
     admin.config_set("replica-serve-stale-data", "yes" if stale else "no")
     admin.execute_command("REPLICAOF", "127.0.0.1", "1")
     await asyncio.sleep(s * rng.uniform(0.7, 1.3))

@@ -1,4 +1,4 @@
-"""Row 26. A retry that was parked while the clock was an hour ahead is due in an hour: the clock goes there to drain."""
+"""Row 26. A retry parked while the clock was an hour ahead is due in an hour: the clock goes there to drain."""
 
 from __future__ import annotations
 

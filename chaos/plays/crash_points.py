@@ -21,7 +21,8 @@ from tests.support.wait import wait_until
 
 OCCURRENCES: Final = 3
 AT_ONCE: Final = 12  # cases of one round
-LIFE_S: Final = 3.0  # how long a worker may take to its point before it is stopped
+LIFE_S: Final = 4.0  # how long a worker may take to its point before it is stopped
+CUT_S: Final = 1.3  # nobody rescues for half a lease after a connect: seldom enough for that
 EACH: Final = 24  # messages of a case
 OF_PARENTS: Final = ("guardian.adopting", "guardian.adopted")
 
@@ -85,7 +86,7 @@ async def _cut_readers(stage: Stage) -> None:
     """Cut the readers' connections now and then, so that what they hold unknowingly has to be found."""
     client: Any = stage.topology.admin
     while True:
-        await asyncio.sleep(0.4)
+        await asyncio.sleep(CUT_S)
         for row in client.client_list():
             if row["name"].startswith("headrace:") and row["name"].endswith(":read"):
                 client.client_kill_filter(_id=row["id"])

@@ -57,7 +57,11 @@ async def play(stage: Stage) -> Verdict:
     left = await stage.finish()
     verdict = judge(stage.facts(left))
     starts = [event.id for event in History(stage.folder).starts() if event.id in orphans]
-    verdict.figures |= {"orphans": len(orphans), "taken_twice": len(starts) - len(set(starts)), "all_after_s": round(took_s, 2)}
+    verdict.figures |= {
+        "orphans": len(orphans),
+        "taken_twice": len(starts) - len(set(starts)),
+        "all_after_s": round(took_s, 2),
+    }
     if late:
         verdict.breaches.setdefault("L1", Breach()).add(late)
     if len(starts) > len(set(starts)):

@@ -1,4 +1,4 @@
-"""Row 22: messages that fail, kill or hang end in the dead letters, and nobody else does; healed, all can be replayed."""
+"""Row 22: messages that fail, kill or hang end in the dead letters, and nobody else does; then all are replayed."""
 
 from __future__ import annotations
 

@@ -13,7 +13,11 @@ from chaos.crew import ROOT
 from chaos.stage import Stage
 from chaos.topology import NotAtHand
 
-TESTS: Final = ("tests/spark/test_source_loss.py", "tests/spark/test_sink_stream.py", "tests/spark/test_sink_staging.py")
+TESTS: Final = (
+    "tests/spark/test_source_loss.py",
+    "tests/spark/test_sink_stream.py",
+    "tests/spark/test_sink_staging.py",
+)
 LIMIT_S: Final = 400.0
 
 

@@ -85,7 +85,12 @@ async def test_a_process_that_lost_its_fixed_name_cannot_end_what_its_successor_
     server: Server, stream: str, make_app: MakeApp
 ) -> None:
     """SPEC 2, 11: the owner's name is the same, so "taken by me" must not be read as "claimed by this process"."""
-    first, second, ledger, go = make_app(server, owner="twin"), make_app(server, owner="twin"), Ledger(), asyncio.Event()
+    first, second, ledger, go = (
+        make_app(server, owner="twin"),
+        make_app(server, owner="twin"),
+        Ledger(),
+        asyncio.Event(),
+    )
 
     async def bill(order: Any, delivery: Delivery[Any]) -> None:
         ledger.note(order, delivery)

@@ -56,7 +56,7 @@ ROWS: Final = (
             slow_s=(0.01, 0.45),
         ),
         staff=Staff(lease_s=0.6, concurrency=10),
-        promise=Promise(burns=ANY, max_attempts=6),
+        promise=Promise(burns=ANY, max_attempts=3),  # the wait before a last attempt is short then
         play="crash_points",
         seconds=0.0,
     ),

@@ -34,6 +34,7 @@ class Worker:
     paused: bool = False
     proxy: int = -1  # which of the stage's proxies it goes through
     kept: bool = True  # replaced when it dies
+    _joined: bool = False
 
     @property
     def alive(self) -> bool:
@@ -41,7 +42,9 @@ class Worker:
 
     @property
     def joined(self) -> bool:
-        return self.log.exists() and b"worker.started" in self.log.read_bytes()
+        """Whether it has entered its group; asked often, so a yes is remembered."""
+        self._joined = self._joined or (self.log.exists() and b"worker.started" in self.log.read_bytes())
+        return self._joined
 
     def signal(self, number: signal.Signals) -> None:
         if self.alive:

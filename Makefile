@@ -7,6 +7,7 @@ PY     := $(BIN)/python
 PIP    := $(PY) -m pip --disable-pip-version-check install --quiet
 NAME   ?=
 ARGS   ?=
+SOAK   ?=
 
 # One stamp for each set of packages: a change in pyproject.toml installs anew, nothing else does.
 RUN_STAMP := $(VENV)/.installed-run
@@ -53,9 +54,8 @@ audit: $(DEV_STAMP)  ## the runtime dependencies against known advisories; needs
 bench: $(DEV_STAMP) servers  ## measure: make bench NAME=worker
 	@$(PY) -m bench $(NAME) $(ARGS)
 
-chaos: $(DEV_STAMP) servers  ## the fault programme
-	@if [ -d chaos ]; then $(PY) -m chaos $(ARGS); \
-	else echo "make chaos: the fault programme is not part of this version yet"; exit 1; fi
+chaos: $(DEV_STAMP) servers  ## the fault programme: every row once, or SOAK=2h of all of them at once, or NAME=kill
+	@$(PY) -m chaos $(if $(SOAK),soak --length $(SOAK),$(or $(NAME),all)) $(ARGS)
 
 clean:  ## remove .venv and what tools left behind; the servers in the cache stay
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

@@ -21,6 +21,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from headrace import points
 from headrace.board import Board
 from headrace.errors import HeadraceError, MissingRight, Verdict, classify
 from headrace.names import Keys, keys_of
@@ -200,6 +201,7 @@ def adopt(link: SyncLink, ward: Ward) -> int:
 
 def _adopt_lane(link: SyncLink, ward: Ward, index: int, lane: Held) -> int:
     _wait_until_closed(link, ward, lane.keys.stream)
+    points.reached("guardian.adopting")
     handed = 0
     started = ward.board.started(index)
     delays = [crash_delay_ms(attempt, lane.max_attempts) for attempt in range(1, DELAYS + 1)]
@@ -220,6 +222,7 @@ def _adopt_lane(link: SyncLink, ward: Ward, index: int, lane: Held) -> int:
             log.error("message.trimmed stream=%s group=%s id=%s", lane.keys.stream, lane.group, lost)
         if adopted.seen < CHUNK:
             break
+    points.reached("guardian.adopted")
     link.call(scripts.remove_owner(lane.keys, lane.group, ward.owner, 0))
     return handed
 

@@ -88,7 +88,7 @@ class Intake:
     def _accept_odd(self, entry: Any, delivery: Delivery[Any], origin: Origin) -> None:
         """Everything that is not a new message read for the first time."""
         max_attempts = self._job.settings.max_attempts
-        if self._is_mine(delivery):
+        if self._is_mine(delivery, origin):
             return
         rescued = origin is Origin.RESCUED or (origin is Origin.NEW and delivery.count > 1)
         if rescued:
@@ -104,13 +104,18 @@ class Intake:
         else:
             self._slots.take(delivery)
 
-    def _is_mine(self, delivery: Delivery[Any]) -> bool:
-        """The same id is in this process already: take the new count, or hand it back while the old handler runs."""
+    def _is_mine(self, delivery: Delivery[Any], origin: Origin) -> bool:
+        """The same id is in this process already: take the new count, or hand it back while the old one is not over.
+
+        What was due had been sent to wait by the one that is here: its outcome has happened and only the answer is on
+        its way. So this is another delivery, not a new count of that one.
+        """
         running = self._slots.held.get(delivery.raw_id)
-        if running is not None:
+        waited = origin in (Origin.DUE, Origin.ALONE)
+        if running is not None and not waited:
             running.retake(delivery.count, time.monotonic())
             return True
-        if delivery.raw_id in self._slots.zombies:
+        if running is not None or delivery.raw_id in self._slots.zombies:
             self._end(delivery, Outcome(Way.RELEASE))
             return True
         return False

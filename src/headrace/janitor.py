@@ -15,6 +15,7 @@ import logging
 import random
 from collections.abc import Callable
 
+from headrace import points
 from headrace.errors import HeadraceError, NoGroup, Verdict, classify
 from headrace.member import Member
 from headrace.policy import spread
@@ -54,6 +55,7 @@ class Janitor:
 
     async def keep_floor(self) -> None:
         await self._link.call(scripts.keep_floor(self._member.keys, self._member.group))
+        points.reached("janitor.kept")
 
     async def remove_owners(self) -> None:
         member = self._member

@@ -181,10 +181,13 @@ class Lane:
 
     def lost(self, delivery: Delivery[Any], word: Word) -> None:
         """A renewal was refused: somebody else has it, or it is gone."""
-        if word.kind == "taken" and word.holder == self.owner:
+        if word.kind == "taken" and self.member.is_me(word.holder):
             delivery.retake(word.count, time.monotonic())
             return
         if not self.slots.lose(delivery):
+            # An outcome is on its way. If the renewal found the entry deleted it has removed it: that outcome will
+            # hear "gone" although nobody else had it.
+            delivery.resent = delivery.resent or word.kind == "trimmed"
             return
         if word.kind == "trimmed":
             self._recorder.count("trimmed_total", 1, **self.member.labels)

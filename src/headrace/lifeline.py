@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from types import CodeType
 from typing import Any
 
+from headrace import points
 from headrace.errors import HeadraceError, Verdict, classify
 from headrace.member import Member
 from headrace.message import Delivery
@@ -144,6 +145,7 @@ class Lifeline:
         pairs = [(held.raw_id, held.count) for held in chunk]
         begun = time.monotonic()
         words = self._link.call(strand.renew(pairs))
+        points.reached("lifeline.renewed")
         renewed = 0
         for held, word in zip(chunk, words, strict=True):
             if word.kind == "ok":

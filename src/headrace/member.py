@@ -18,6 +18,11 @@ class Member:
     fixed: bool = False  # the user chose the owner name, so it may be in use elsewhere (SPEC 2)
     token: str = field(default_factory=lambda: token_hex(8))  # tells this process start from another of the same name
 
+    def is_me(self, holder: str) -> bool:
+        """Whether an entry held under this name is held by this process. A fixed name may be another process's by
+        now: then its word decides, and what this one says too late is refused (SPEC 2)."""
+        return holder == self.owner and not self.fixed
+
     @property
     def stream(self) -> str:
         return self.keys.stream

@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from headrace import points
 from headrace.errors import CommandRefused, EffectRefused, HeadraceError, MissingRight, Verdict, classify
 from headrace.marks import Marks
 from headrace.member import Member
@@ -155,6 +156,7 @@ class Outbox:
 
     async def flush(self) -> None:
         """Send everything there is, once. What gets no answer is put back and the error raised."""
+        points.reached("outbox.sending")
         while self._others:
             await self._send_others()
         while self._acks and not self._carried:
@@ -165,6 +167,7 @@ class Outbox:
             except BaseException:
                 self.put_back(batch)
                 raise
+            points.reached("outbox.answered")
             self.settle_acks(batch, words)
 
     async def _send_others(self) -> None:
@@ -175,6 +178,7 @@ class Outbox:
         except BaseException:
             self._again(batch)
             raise
+        points.reached("outbox.ended")
         failed: HeadraceError | None = None
         for (delivery, outcome), answer in zip(batch, answers, strict=True):
             if isinstance(answer, EffectRefused):
@@ -197,12 +201,13 @@ class Outbox:
 
     def _settle(self, delivery: Delivery[Any], outcome: Outcome, answer: Word | Sequence[Word]) -> None:
         word = answer if isinstance(answer, Word) else answer[0]
-        if word.kind == "taken" and word.holder == self._member.owner:
+        mine = word.kind == "taken" and self._member.is_me(word.holder)
+        if mine and self._slots.held.get(delivery.raw_id) is delivery:
             # I claimed my own running entry: the fence has a new count, the outcome stays what it is (DESIGN 4b).
             delivery.retake(word.count, time.monotonic())
             self._again([(delivery, outcome)])
             self._work.set()
-        elif word.kind == "taken" or (word.kind == "gone" and not delivery.resent):
+        elif (word.kind == "taken" and not mine) or (word.kind == "gone" and not delivery.resent):
             self._refused(delivery, outcome, word)
         else:
             self._count(delivery, outcome, word)

@@ -20,8 +20,9 @@ import random
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from enum import Enum
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
+from headrace import points
 from headrace.errors import CommandRefused, HeadraceError, MissingRight, NoGroup, Verdict, classify
 from headrace.gate import Gate
 from headrace.member import Member
@@ -34,6 +35,8 @@ from headrace.redis.link import Link
 from headrace.slots import Slots
 
 log = logging.getLogger("headrace")
+
+T = TypeVar("T")
 
 AHEAD_S = 0.1  # what was read ahead is handed back when no slot fell free for so long
 LOOK_AGAIN_S = 5.0  # a blocked read may have delivered to a connection that died without a word: ask again then
@@ -178,6 +181,7 @@ class Reader:
             await self._regroup()
             self._groupless = False
         if self._due.alone_due and await self._due.ask_turn(self._link):
+            points.reached("reader.turn")
             await self._take_alone()
         if self._gate.closed:
             self._acks.carried(by_reader=False)  # they must not wait here for what waits for them
@@ -201,9 +205,13 @@ class Reader:
         if self._reconcile_at <= now and self._slots.free > 0:
             await self._reconcile()
         if self._due.next_at <= now and self._slots.free > 0:
-            self._accept(await self._due.take(self._link, self._slots.free), Origin.DUE)
+            due = await self._heard(self._due.take(self._link, self._slots.free))
+            points.reached("reader.due")
+            self._accept(due, Origin.DUE)
         if self._rescue.next_at <= now and self._rescue.allowed and self._slots.free > 0:
-            self._accept(await self._rescue.take(self._link, self._slots.free), Origin.RESCUED)
+            left = await self._heard(self._rescue.take(self._link, self._slots.free))
+            points.reached("reader.rescued")
+            self._accept(left, Origin.RESCUED)
         await self._read()
 
     async def _read(self) -> None:
@@ -230,6 +238,7 @@ class Reader:
             self.blocked = False
         self._rescue.seen(self._link, time.monotonic() - begun - block_ms / 1000)
         self._acks.carried(by_reader=True)
+        points.reached("reader.answered")
         self._answered(batch, answers, count)
 
     async def _ack_only(self, batch: list[Delivery[Any]], ack: Call[list[Word]]) -> None:
@@ -290,7 +299,9 @@ class Reader:
         async with self._gate.alone():
             if self.stopping:
                 return
-            self._accept(await self._due.take_alone(self._link), Origin.ALONE)
+            alone = await self._heard(self._due.take_alone(self._link))
+            points.reached("reader.alone")
+            self._accept(alone, Origin.ALONE)
             while not self._slots.is_empty:
                 await self._wait_for_change()
 
@@ -300,6 +311,14 @@ class Reader:
             await self._changed.wait()
 
     # ── after an answer that did not arrive whole ──
+
+    async def _heard(self, taking: Awaitable[list[T]]) -> list[T]:
+        """What was taken; if its answer does not arrive whole, it may be mine all the same (SPEC 5)."""
+        try:
+            return await taking
+        except BaseException:
+            self._mistrust()
+            raise
 
     def _mistrust(self) -> None:
         self._reconcile_at = 0.0
@@ -312,9 +331,13 @@ class Reader:
         # The old connection may still be blocked on the server and be given something after we asked.
         sure = await self._killed(*self._old_client)
         self._old_client = (None, 0)
-        known = list(self._slots.held)
-        found = await self._link.call(scripts.mine(member.keys, member.group, member.owner, self._slots.free, known))
-        self._reconcile_at = math.inf if sure else time.monotonic() + LOOK_AGAIN_S
+        known, limit = list(self._slots.held), self._slots.free
+        found = await self._link.call(scripts.mine(member.keys, member.group, member.owner, limit, known))
+        points.reached("reader.found")
+        if len(found.taken) >= limit:
+            self._reconcile_at = 0.0  # there may be more than fit now
+        else:
+            self._reconcile_at = math.inf if sure else time.monotonic() + LOOK_AGAIN_S
         if found.trimmed:
             self._recorder.count("trimmed_total", len(found.trimmed), **member.labels)
             log.error("message.trimmed stream=%s group=%s ids=%s", *member.labels.values(), found.trimmed)

@@ -18,6 +18,7 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
+from headrace import points
 from headrace.assignment import write_info
 from headrace.board import Board
 from headrace.errors import HeadraceError, Verdict, WrongType, classify
@@ -196,6 +197,7 @@ class Worker:
             raise joined.taken(member.owner)
         lane.heard_lease(joined.lease_ms)
         await lane.engine.check(lane.out_link)
+        points.reached("worker.joined")
         await lane.janitor.keep_floor()
         await lane.read_link.open()
 
@@ -299,10 +301,12 @@ class Worker:
         for lane in self.lanes:
             lane.stop_taking()
         await asyncio.gather(*(self._unblock(lane) for lane in self.lanes))
+        points.reached("worker.stopping")
         grace_s = self._grace_s if grace_s is None else grace_s
         left = [holding.stop(grace_s, self._hurry) for holding in self.holdings]
         await asyncio.gather(self._end_handlers(grace_s), *left)
         await self._last_words()
+        points.reached("worker.released")
         await self._close()
         log.info("worker.stopped owner=%s", self.owner)
 

@@ -184,3 +184,31 @@ async def test_a_delivery_ends_once_and_its_outcome_is_not_replaced(
     assert "a delivery ends once" in errors[0]
     assert await orders.dead_letters.count() == 0
     assert await orders.backlog(GROUP) == 0
+
+
+@pytest.mark.servers("redis8", "valkey9")
+async def test_an_ack_on_its_way_while_a_renewal_finds_the_entry_deleted_is_no_zombies(
+    server: Server, stream: str, make_app: MakeApp
+) -> None:
+    """SPEC 18, 23: the renewal takes a deleted entry out of the pending list; the handler has done its work, once."""
+    app, acked = make_app(server), []
+
+    @app.stream(stream).handler(group=GROUP, lease="300ms")
+    async def bill(order: Any, delivery: Delivery[Any]) -> None:
+        server.sync().xdel(stream, delivery.id)
+        await delivery.ack()
+        acked.append(delivery.id)
+
+    async with app.worker() as worker:
+        link = worker.lanes[0].outbox._link
+        sent = link.call
+
+        async def sent_late(call: Any, *, wait_ms: int = 0) -> Any:
+            link.call = sent  # type: ignore[method-assign]
+            await wait_until(lambda: pending(server, stream, GROUP) == {})  # a renewal came before
+            return await sent(call, wait_ms=wait_ms)
+
+        link.call = sent_late  # type: ignore[method-assign]
+        await app.stream(stream).add({"n": 0})
+        await wait_until(lambda: acked)
+    assert counted(app, "refused_total") == 0

@@ -80,6 +80,39 @@ async def test_a_fixed_name_in_use_is_refused_and_its_holder_named(
         assert worker.owner == "worker-1"
 
 
+@pytest.mark.servers("redis8", "redis6")
+async def test_a_process_that_lost_its_fixed_name_cannot_end_what_its_successor_holds(
+    server: Server, stream: str, make_app: MakeApp
+) -> None:
+    """SPEC 2, 11: the owner's name is the same, so "taken by me" must not be read as "claimed by this process"."""
+    first, second, ledger, go = (
+        make_app(server, owner="twin"),
+        make_app(server, owner="twin"),
+        Ledger(),
+        asyncio.Event(),
+    )
+
+    async def bill(order: Any, delivery: Delivery[Any]) -> None:
+        ledger.note(order, delivery)
+        await (go if delivery.attempt == 1 else asyncio.Event()).wait()
+
+    for app in (first, second):
+        app.stream(stream).handler(group=GROUP, lease="300ms")(bill)
+    async with first.worker() as worker:
+        await first.stream(stream).add({"n": 0})
+        await wait_until(lambda: len(ledger) == 1)
+        worker.lanes[0].reader.stop()
+        assert worker._lifeline is not None
+        worker._lifeline.cut()
+        await asyncio.sleep(0.4)  # its name is free after a lease
+        async with second.worker() as successor:
+            await wait_until(lambda: len(ledger) == 2)
+            go.set()
+            await wait_until(lambda: counted(first, "refused_total") == 1)
+            assert [(held.owner, held.count) for held in pending(server, stream, GROUP).values()] == [("twin", 2)]
+            successor.hurry()
+
+
 # ── how much ─────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -188,6 +221,30 @@ async def test_what_a_cut_reply_brought_is_found_again_and_burns_no_attempt(
     assert ledger.attempts == [1] * 20
     assert counted(app, "found_total") == 20
     assert counted(app, "refused_total") == 0
+
+
+@pytest.mark.servers("redis8", "redis6")
+async def test_more_than_fits_is_found_again_as_slots_fall_free(server: Server, stream: str, make_app: MakeApp) -> None:
+    """SPEC 5: a cut reply may have brought more than there are slots for now, because its acks had freed some."""
+    app, ledger = make_app(server), Ledger()
+
+    @app.stream(stream).handler(group=GROUP, lease="60s", concurrency=2)
+    async def bill(order: Any, delivery: Delivery[Any]) -> None:
+        ledger.note(order, delivery)
+        await asyncio.sleep(0.01)
+
+    async with app.worker() as worker:
+        await wait_until(lambda: worker.lanes[0].reader.blocked)
+        pipe = server.sync().pipeline(transaction=True)
+        for n in range(10):
+            pipe.xadd(stream, {"payload": f'{{"n":{n}}}'})
+        pipe.xreadgroup(GROUP, worker.owner, {stream: ">"}, count=10)
+        pipe.execute()
+        worker.lanes[0].reader._mistrust()
+        await wait_until(lambda: len(ledger) == 10, 10)
+        await wait_until(lambda: pending(server, stream, GROUP) == {})
+    assert sorted(seen.payload["n"] for seen in ledger.seen) == list(range(10))
+    assert ledger.attempts == [1] * 10
 
 
 def _cut_at(mark: bytes, place: int) -> Callable[[bytes], int | None]:

@@ -11,6 +11,7 @@ import pytest
 
 from headrace import App, Backoff, Delivery, Release, Retry
 from tests.support.looking import fill, pending, waiting
+from tests.support.proxy import Proxy
 from tests.support.servers import Server
 from tests.support.stays import stays
 from tests.support.wait import wait_until
@@ -260,3 +261,63 @@ async def test_nothing_that_waits_is_pending_and_nothing_pending_waits(
         await stays(lambda: pending(server, stream, GROUP) == {}, 0.5)
     assert set(waiting(server, stream, GROUP)) == {added.id}
     assert await orders.backlog(GROUP) == 1
+
+
+@pytest.mark.servers("redis8", "redis6")
+async def test_what_is_due_again_before_its_release_was_answered_is_not_forgotten(
+    server: Server, stream: str, make_app: MakeApp
+) -> None:
+    """SPEC 24: the same worker takes it from the waiting group while the answer to the release is still on its way."""
+    app, ledger = make_app(server), Ledger()
+
+    @app.stream(stream).handler(group=GROUP, lease="3s", concurrency=1)
+    async def bill(order: Any, delivery: Delivery[Any]) -> None:
+        if len(ledger) == 0:
+            ledger.note(order, delivery)
+            raise Release(after=0)
+        ledger.note(order, delivery)
+
+    async with app.worker(concurrency=5) as worker:
+        link = worker.lanes[0].outbox._link
+        answered = link.pipe
+
+        async def answered_late(calls: Any, *, wait_ms: int = 0) -> list[Any]:
+            answers = await answered(calls, wait_ms=wait_ms)
+            link.pipe = answered  # type: ignore[method-assign]
+            await asyncio.sleep(0.4)  # the answer's way back
+            return answers
+
+        link.pipe = answered_late  # type: ignore[method-assign]
+        await app.stream(stream).add({"n": 0})
+        await wait_until(lambda: len(ledger) == 2, 2.5, what="the next start, long before the lease ends")
+        await wait_until(lambda: counted(app, "acked_total") == 1)
+    assert ledger.attempts == [1, 1]
+
+
+@pytest.mark.servers("redis8", "redis6")
+async def test_what_was_due_in_a_cut_reply_is_found_again_and_burns_no_attempt(
+    server: Server, stream: str, make_app: MakeApp
+) -> None:
+    """SPEC 5, 24: the answer to `due` does not arrive whole; it is asked for again, not left for a lease."""
+    async with Proxy(server.socket) as proxy:
+        app, ledger, cuts = make_app(proxy.url), Ledger(), []
+
+        @app.stream(stream).handler(group=GROUP, lease="3s", concurrency=5)
+        async def bill(order: Any, delivery: Delivery[Any]) -> None:
+            ledger.note(order, delivery)
+            if len(ledger) == 1:
+                raise Release
+
+        def cut(data: bytes) -> int | None:
+            if b"released-1" not in data or cuts:
+                return None
+            cuts.append(data)
+            return len(data) // 2
+
+        proxy.cut_reply = cut
+        async with app.worker():
+            await app.stream(stream).add({"n": 0})
+            await wait_until(lambda: len(ledger) == 2, 2.5, what="the next start, long before the lease ends")
+            await wait_until(lambda: counted(app, "acked_total") == 1)
+        assert ledger.attempts == [1, 1]
+        await app.close()

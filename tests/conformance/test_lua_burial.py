@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from headrace.errors import WrongType
+from headrace.errors import MissingRight, WrongType
 from headrace.redis import scripts
 from headrace.redis.calls import Wire, Word
 from headrace.redis.letters import Copy, open_copy, open_letter
@@ -226,3 +226,14 @@ def test_a_parked_message_that_was_trimmed_is_told(lab: Lab) -> None:
     assert replay(lab, id_, None) == Replayed("trimmed")
     assert lab.waits() == {}
     assert replay(lab, id_, None) == Replayed("gone")
+
+
+@pytest.mark.servers("redis8", "valkey9", "redis6")
+def test_without_the_right_to_ack_nothing_is_buried(lab: Lab) -> None:
+    """SPEC 26, FAULTS 18: else the dead letter would be written again at every try."""
+    (pair,) = lab.held()
+    with lab.without("xack") as link:
+        (answer,) = link.pipe([scripts.bury(lab.keys, lab.group, "me", *pair, extra={"_reason": "x"})])
+    assert isinstance(answer, MissingRight)
+    assert lab.letters() == []
+    assert lab.pending() == {pair[0]: ("me", 1)}

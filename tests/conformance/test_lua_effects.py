@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from headrace.errors import EffectRefused
+from headrace.errors import EffectRefused, MissingRight
 from headrace.redis import scripts
 from headrace.redis.calls import OK, Wire, Word
 from tests.support.lab import Lab, Pair
@@ -188,3 +188,27 @@ def test_effects_of_a_trimmed_entry_are_written_because_its_work_is_done(lab: La
     assert send(lab, pair, ("SET", "s", "v")) == OK
     assert lab.raw("GET", key(lab, "s")) == b"v"
     assert lab.pending() == {}
+
+
+@pytest.mark.servers("redis8", "valkey9", "redis6")
+def test_without_the_right_to_ack_no_effect_is_written(lab: Lab) -> None:
+    """SPEC 33, FAULTS 18: a right that was taken away stops the script before its first write, not in the middle."""
+    (pair,) = lab.held()
+    with lab.without("xack") as link:
+        effect = Effect("SET", key(lab, "s"), ("x",))
+        (answer,) = link.pipe([scripts.effects(lab.keys, lab.group, "me", *pair, [effect])])
+    assert isinstance(answer, MissingRight)
+    assert lab.raw("EXISTS", key(lab, "s")) == 0
+    assert lab.pending() == {pair[0]: ("me", 1)}
+
+
+@pytest.mark.servers("redis8", "valkey9")
+def test_without_the_right_for_one_effect_none_is_written(lab: Lab) -> None:
+    """SPEC 33, FAULTS 18: from Redis 7.0 on a script can ask for its rights beforehand."""
+    (pair,) = lab.held()
+    with lab.without("hset") as link:
+        wanted = [Effect("SET", key(lab, "s"), ("x",)), Effect("HSET", key(lab, "h"), ("a", "1"))]
+        (answer,) = link.pipe([scripts.effects(lab.keys, lab.group, "me", *pair, wanted)])
+    assert isinstance(answer, MissingRight)
+    assert lab.raw("EXISTS", key(lab, "s")) == 0
+    assert lab.pending() == {pair[0]: ("me", 1)}

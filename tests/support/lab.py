@@ -130,6 +130,18 @@ class Lab:
         return [results[taker] for taker in range(takers)]
 
     @contextmanager
+    def without(self, command: str) -> Iterator[SyncLink]:
+        """A connection of a user who may do everything but this."""
+        user = f"without-{command}"
+        self.raw("ACL", "SETUSER", user, "on", ">lab", "~*", "+@all", f"-{command}")
+        link = Address(self.server.url.replace("://", f"://{user}:lab@")).sync_link("lab", timeout_ms=30_000)
+        try:
+            yield link
+        finally:
+            link.close()
+            self.raw("ACL", "DELUSER", user)
+
+    @contextmanager
     def memory_full(self) -> Iterator[None]:
         """Inside, the server has reached maxmemory and evicts nothing."""
         self.raw("CONFIG", "SET", "maxmemory-policy", "noeviction")

@@ -1,4 +1,4 @@
-"""A small TCP proxy before a server's unix socket: delay, cut, hold, and cut in the middle of a reply."""
+"""A small TCP proxy before a server's unix socket: delay, throttle, cut, hold, refuse, and cut in mid-reply."""
 
 from __future__ import annotations
 
@@ -10,13 +10,18 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+import hiredis
+
 
 class Proxy:
     """Lives in the test's event loop. `async with Proxy(server.socket) as proxy: ... proxy.url`
 
     delay_s         every byte arrives so much later, each way
     refusing        new connections are closed at once
+    bytes_per_s     no more than so many bytes pass in a second, each way; 0: as many as there are
     holding         nothing is passed on, each way, until it is False again; connections stay open
+    hold_replies    the same for what the server says alone: it hears everything, and nobody hears it
+    refusal         an error reply that every command gets instead of the server's own ("-LOADING ...")
     on_request      told every piece of data from a client, before it is passed on; False: it is not, and the
                     connection is cut
     cut_reply       asked about every piece of a reply: how many bytes of it still pass before the connection is
@@ -29,7 +34,11 @@ class Proxy:
         self._server: asyncio.Server | None = None
         self._pass = asyncio.Event()
         self._pass.set()
+        self._pass_replies = asyncio.Event()
+        self._pass_replies.set()
         self.delay_s = 0.0
+        self.bytes_per_s = 0
+        self.refusal: bytes | None = None
         self.refusing = False
         self.on_request: Callable[[bytes], bool | None] | None = None
         self.cut_reply: Callable[[bytes], int | None] | None = None
@@ -72,6 +81,14 @@ class Proxy:
     def holding(self, value: bool) -> None:
         self._pass.clear() if value else self._pass.set()
 
+    @property
+    def hold_replies(self) -> bool:
+        return not self._pass_replies.is_set()
+
+    @hold_replies.setter
+    def hold_replies(self, value: bool) -> None:
+        self._pass_replies.clear() if value else self._pass_replies.set()
+
     # ── one connection ──
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -90,7 +107,7 @@ class Proxy:
     async def _join(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         inner_reader, inner_writer = await asyncio.open_unix_connection(str(self._behind))
         ways = [
-            asyncio.ensure_future(self._carry(reader, inner_writer, request=True)),
+            asyncio.ensure_future(self._carry(reader, inner_writer, request=True, back=writer)),
             asyncio.ensure_future(self._carry(inner_reader, writer, request=False)),
         ]
         try:
@@ -101,15 +118,30 @@ class Proxy:
             await asyncio.gather(*ways, return_exceptions=True)
             inner_writer.transport.abort()
 
-    async def _carry(self, source: asyncio.StreamReader, target: asyncio.StreamWriter, *, request: bool) -> None:
+    async def _carry(
+        self,
+        source: asyncio.StreamReader,
+        target: asyncio.StreamWriter,
+        *,
+        request: bool,
+        back: asyncio.StreamWriter | None = None,
+    ) -> None:
         """Pass data on in order, each piece after its delay; the end of the source arrives as late as its data."""
         pieces: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue()
+        parser = hiredis.Reader()
         taking = asyncio.ensure_future(self._take(source, pieces, request=request))
         try:
             while True:
                 due, data = await pieces.get()
                 await asyncio.sleep(max(0.0, due - time.monotonic()))
                 await self._pass.wait()
+                if not request:
+                    await self._pass_replies.wait()
+                if self.bytes_per_s:
+                    await asyncio.sleep(len(data) / self.bytes_per_s)
+                if back is not None and data and self.refusal is not None:
+                    back.write(self.refusal * _commands_in(parser, data))
+                    continue
                 cut = None if request or self.cut_reply is None or not data else self.cut_reply(data)
                 if data:
                     target.write(data if cut is None else data[:cut])
@@ -132,3 +164,12 @@ class Proxy:
             if request and data and self.on_request is not None and self.on_request(data) is False:
                 data = b""
             pieces.put_nowait((time.monotonic() + self.delay_s, data))
+
+
+def _commands_in(parser: hiredis.Reader, data: bytes) -> int:
+    """How many whole commands have arrived with this piece of data."""
+    found = 0
+    parser.feed(data)
+    while parser.gets() is not False:
+        found += 1
+    return found

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from redis.exceptions import RedisError, ResponseError
 
+from headrace import points
 from headrace.errors import MissingRight, Unavailable
 from headrace.redis.faults import translate
 from headrace.redis.talk import pack
@@ -67,6 +68,7 @@ class Line:
             return []
         connection = self.connection
         await connection.send_packed_command(packed, check_health=False)
+        points.reached("link.sent")
         replies: list[Any] = []
         for _ in packed:
             try:
@@ -117,6 +119,7 @@ class SyncLine:
         connection = self.connection
         if packed:
             connection.send_packed_command([b"".join(packed)], check_health=False)
+            points.reached("thread.sent")
         replies: list[Any] = []
         for _ in packed:
             try:

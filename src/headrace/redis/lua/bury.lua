@@ -21,6 +21,8 @@ if row[2] ~= owner or row[4] ~= count then
   return 'taken ' .. row[2] .. ' ' .. string.format('%.0f', row[4])
 end
 
+-- Without the right to ack, nothing may be appended: an XACK of no entry changes nothing and shows that it is there.
+redis.call('XACK', stream, group, '0-0')
 -- the owner's own XCLAIM is allowed under maxmemory, and as the first write it lets XADD through
 redis.call('XCLAIM', stream, group, owner, 0, id, 'JUSTID')
 local entry = redis.call('XRANGE', stream, id, id)[1]

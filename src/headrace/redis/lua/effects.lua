@@ -5,7 +5,7 @@
 -- Answers "ok", "duplicate" (the marker is there: acked, no effect written), "gone", "taken <owner> <count>", or
 --   "refused <n>: <why>" (effect n could fail: nothing written, the delivery is still held).
 -- Safe to repeat: the second time it is "gone". Lua does not roll back, so every effect is checked before the first
---   write. Not seen beforehand: a command that the ACL forbids (keys are checked by the server, all at once).
+--   write. Not seen beforehand, before Redis 7.0: the command of an effect that the ACL forbids.
 local stream, group, owner, id, count = KEYS[1], ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
 local delete, waiting_group, window_ms, result = ARGV[5], ARGV[6], ARGV[7], ARGV[8]
 local TYPES = {XADD = 'stream', SET = 'string', HSET = 'hash', HINCRBY = 'hash', ZADD = 'zset'}
@@ -101,6 +101,15 @@ while at <= #ARGV do
 
   if command == 'XADD' then table.insert(arguments, 1, '*') end
   writes[#writes + 1] = {command, key, unpack(arguments)}
+end
+
+-- ── rights ──
+-- One that is missing must show before the first write: an XACK of no entry changes nothing.
+redis.call('XACK', stream, group, '0-0')
+for _, write in ipairs(redis.acl_check_cmd and writes or {}) do
+  if not redis.acl_check_cmd(unpack(write)) then
+    return redis.error_reply("NOPERM this user has no permissions to run the '" .. write[1] .. "' command of an effect")
+  end
 end
 
 -- ── write ──

@@ -1,0 +1,67 @@
+"""Many runs: every row once, or row 31 for hours. Each run leaves a results file; a summary ends it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from chaos import runner
+from chaos.runner import Result, say
+from chaos.scenario import Scenario
+from chaos.scenarios import ROWS, named
+from chaos.topology import Kind
+
+SOAK_BLOCK_S = 300.0  # a soak is a row of runs of this length, each with a seed of its own
+
+
+def server_of(scenario: Scenario, seed: int, servers: Sequence[str]) -> str:
+    """Which server of the row a run takes when none is named: another one for each seed and row."""
+    fitting = [key for key in scenario.servers if not servers or key in servers]
+    return fitting[(scenario.row + seed) % len(fitting)] if fitting else scenario.servers[0]
+
+
+async def every_row(
+    seed: int, servers: Sequence[str], topology: Kind, folder: Path, *, spread: bool = True
+) -> list[Result]:
+    """Every scenario once: on the servers named, or with `spread` on one that the seed picks."""
+    results = []
+    for scenario in ROWS:
+        keys = [server_of(scenario, seed, ())] if spread and not servers else [*servers] or [*scenario.servers]
+        for key in keys:
+            result = await runner.run(scenario, seed, key, topology)
+            say(result.as_line())
+            result.write(folder)
+            results.append(result)
+    return results
+
+
+async def soak(seconds: float, seed: int, servers: Sequence[str], topology: Kind, folder: Path) -> list[Result]:
+    """Row 31 again and again, with rising seeds."""
+    (mix,) = named("mix")
+    results, until = [], time.monotonic() + seconds
+    while (left := until - time.monotonic()) > 5.0:
+        key = server_of(mix, seed, servers)
+        result = await runner.run(mix, seed, key, topology, min(left, SOAK_BLOCK_S))
+        say(result.as_line())
+        result.write(folder)
+        results.append(result)
+        seed += 1
+    return results
+
+
+def summary(results: Sequence[Result]) -> dict[str, Any]:
+    """All runs in one object."""
+
+    def total(name: str) -> int:
+        return sum(int(result.figures.get(name, 0)) for result in results)
+
+    played = [result for result in results if not result.skipped]
+    return {
+        "holds": all(result.holds for result in played),
+        "runs": len(played),
+        **{name: total(name) for name in ("messages", "lost", "duplicates", "refused", "burnt", "deaths")},
+        "broken": [f"{result.row} {result.name} on {result.server}" for result in played if not result.holds],
+        "skipped": {f"{result.row} {result.name}": result.skipped for result in results if result.skipped},
+    }

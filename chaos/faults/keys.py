@@ -1,0 +1,101 @@
+"""Somebody else's hands on our keys: entries deleted, streams trimmed, groups destroyed, other types in their place.
+
+What was pending and lost its body cannot come back; it must be counted and named, and that is checked (S8).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import TYPE_CHECKING, Any
+
+from chaos.worker import GROUP
+from headrace.names import keys_of, waiting_group
+
+if TYPE_CHECKING:
+    from chaos.stage import Stage
+
+# Deletes some pending entries and says which. KEYS 1 stream · ARGV 1 group 2 how many 3 owner "" or one to spare
+_DELETE_HELD = """
+local ids = {}
+for _, row in ipairs(redis.call('XPENDING', KEYS[1], ARGV[1], '-', '+', ARGV[2])) do
+  ids[#ids + 1] = row[1]
+end
+if #ids > 0 then redis.call('XDEL', KEYS[1], unpack(ids)) end
+return ids
+"""
+
+# Cuts a stream and says what was cut and how much of it was pending. KEYS 1 stream · ARGV 1 how many stay 2.. groups
+_TRIM = """
+local before, held, cut = redis.call('XRANGE', KEYS[1], '-', '+'), {}, {}
+for i = 2, #ARGV do
+  local rows = redis.pcall('XPENDING', KEYS[1], ARGV[i], '-', '+', 100000)
+  if not rows.err then
+    for _, row in ipairs(rows) do held[row[1]] = true end
+  end
+end
+redis.call('XTRIM', KEYS[1], 'MAXLEN', ARGV[1])
+local first = redis.call('XRANGE', KEYS[1], '-', '+', 'COUNT', 1)[1]
+local pending = {}
+for _, entry in ipairs(before) do
+  if first and entry[1] == first[1] then break end
+  cut[#cut + 1] = entry[1]
+  if held[entry[1]] then pending[#pending + 1] = entry[1] end
+end
+return {pending, cut}
+"""
+
+
+async def delete_entries(stage: Stage, rng: random.Random, /, *, count: int = 5) -> None:
+    """XDEL of entries that are pending just now."""
+    stage.note_fault("XDEL")
+    admin: Any = stage.topology.admin
+    ids = [id_.decode() for id_ in admin.eval(_DELETE_HELD, 1, stage.stream, GROUP, count)]
+    stage.pen.note("trim", ids=ids, held=ids)
+
+
+async def trim(stage: Stage, rng: random.Random, /, *, stay: int = 200) -> None:
+    """XTRIM to a length that cuts what is unread and what is pending."""
+    stage.note_fault("XTRIM")
+    admin: Any = stage.topology.admin
+    held, ids = admin.eval(_TRIM, 1, stage.stream, stay, GROUP, waiting_group(GROUP))
+    stage.pen.note("trim", ids=[id_.decode() for id_ in ids], held=[id_.decode() for id_ in held])
+
+
+async def delete_stream(stage: Stage, rng: random.Random, /) -> None:
+    """DEL of the stream: everything in it is gone, groups and all. Workers make it again and go on."""
+    stage.note_fault("DEL")
+    admin: Any = stage.topology.admin
+    _, ids = admin.eval(_TRIM.replace("redis.call('XTRIM', KEYS[1], 'MAXLEN', ARGV[1])", "redis.call('DEL', KEYS[1])"),
+                        1, stage.stream, 0, GROUP, waiting_group(GROUP))  # fmt: skip
+    stage.pen.note("trim", ids=[id_.decode() for id_ in ids], held=[])
+
+
+async def destroy_group(stage: Stage, rng: random.Random, /) -> None:
+    """XGROUP DESTROY while workers run: it comes back just below its lowest unfinished message."""
+    stage.note_fault("XGROUP DESTROY")
+    stage.topology.admin.xgroup_destroy(stage.stream, GROUP)
+
+
+async def wrong_type(stage: Stage, rng: random.Random, /, *, s: float = 0.6) -> None:
+    """A string in the place of the dead letters: burials fail, and must lose nothing."""
+    stage.note_fault("WRONGTYPE")
+    admin: Any = stage.topology.admin
+    letters = keys_of(stage.stream).dead_letters
+    aside = f"bystander:{letters}"
+    moved = bool(admin.exists(letters)) and admin.rename(letters, aside)
+    admin.set(letters, "no stream")
+    await asyncio.sleep(s * rng.uniform(0.7, 1.3))
+    admin.delete(letters)
+    if moved:
+        admin.rename(aside, letters)
+    stage.healed_fault("WRONGTYPE")
+
+
+async def set_id_back(stage: Stage, rng: random.Random, /, *, back: int = 50) -> None:
+    """XGROUP SETID to a place that was read already: what is done is handed out again, and robs who holds it."""
+    stage.note_fault("SETID back", stage.crew.alive, excuses=True)
+    admin: Any = stage.topology.admin
+    last = [id_ for id_, _ in admin.xrevrange(stage.stream, count=back)]
+    if last:
+        admin.xgroup_setid(stage.stream, GROUP, last[-1])

@@ -1,0 +1,21 @@
+"""Memory: the server has reached its limit and evicts nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from chaos.stage import Stage
+
+
+async def fill_memory(stage: Stage, rng: random.Random, /, *, s: float = 1.0) -> None:
+    """maxmemory far below what is used: adds are refused, outcomes must go through."""
+    stage.note_fault("maxmemory")
+    admin = stage.topology.admin
+    admin.config_set("maxmemory-policy", "noeviction")
+    admin.config_set("maxmemory", 1)
+    await asyncio.sleep(s * rng.uniform(0.7, 1.3))
+    admin.config_set("maxmemory", 0)
+    stage.healed_fault("maxmemory")

@@ -1,0 +1,140 @@
+"""Is anything growing? Traffic with kills for a long time, looked at every few seconds, and a line laid through it.
+
+What must be flat: memory and sockets of the oldest worker, its tasks and threads, and on the server keys, owners and
+connections. A slope counts as growth when it would, over the whole run, add more than a tolerated amount.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from chaos.facts import Promise
+from chaos.feeder import Traffic
+from chaos.scenario import Plan, Scenario, Staff, schedule
+from chaos.scenarios import QUICK
+from chaos.stage import Stage, stage
+from chaos.worker import GROUP
+from headrace.names import keys_of
+
+LOOKS: Final = 60
+WARM_SHARE: Final = 0.25  # the first part of a run is warming up and not judged
+
+TOLERATED: Final = {
+    "rss_mb": 8.0,
+    "sockets": 2.0,
+    "threads": 2.0,
+    "keys": 2.0,
+    "owners": 6.0,
+    "connections": 6.0,
+    "pending": 400.0,
+}
+"""How much of each may be added over the judged part of a run."""
+
+SCENARIO: Final = Scenario(
+    31,
+    "long",
+    "is anything growing?",
+    Traffic(QUICK, rate=1_000, slow_s=(0.05, 0.3)),
+    (Plan("kill", (3.0, 6.0), {"spare": 2}), Plan("flush-scripts", (5.0, 10.0))),
+    Staff(workers=3, lease_s=1.0, options={"owner_retention": "5s"}),
+    promise=Promise(burns=float("inf")),
+)
+
+
+@dataclass(slots=True)
+class Series:
+    """Values over time."""
+
+    at: list[float] = field(default_factory=list)
+    values: list[float] = field(default_factory=list)
+
+    def add(self, at: float, value: float) -> None:
+        self.at.append(at)
+        self.values.append(value)
+
+    def slope(self) -> float:
+        """By how much it rises in a second, by least squares over what comes after warming up."""
+        first = int(len(self.at) * WARM_SHARE)
+        at, values = self.at[first:], self.values[first:]
+        if len(at) < 3:
+            return 0.0
+        mean_at, mean = sum(at) / len(at), sum(values) / len(values)
+        spread = sum((one - mean_at) ** 2 for one in at)
+        return sum((one - mean_at) * (value - mean) for one, value in zip(at, values, strict=True)) / spread
+
+
+async def run(minutes: float, seed: int, server: str) -> dict[str, Any]:
+    """One long run: slopes, and whether everything is flat."""
+    seconds = minutes * 60
+    async with stage(SCENARIO, seed, seconds, server, "single") as told:
+        elder = await told.hire()
+        elder.kept = False
+        await told.staff()
+        elder.paused = True  # no fault picks it: it is the one that is watched
+        watching = asyncio.create_task(_watch(told, elder.pid, seconds))
+        trimming = asyncio.create_task(_trim(told, seconds))
+        await told.play()
+        trimming.cancel()
+        series = await watching
+    judged_s = seconds * (1 - WARM_SHARE)
+    rises = {name: round(one.slope() * judged_s, 2) for name, one in series.items()}
+    growing = sorted(name for name, rise in rises.items() if rise > TOLERATED[name])
+    return {
+        "minutes": minutes,
+        "seed": seed,
+        "server": server,
+        "messages": told.feeder.added,
+        "faults": len(schedule(SCENARIO, seed, seconds)),
+        "rise": rises,
+        "last": {name: round(one.values[-1], 2) for name, one in series.items() if one.values},
+        "growing": growing,
+        "flat": not growing,
+    }
+
+
+async def _watch(told: Stage, pid: int, seconds: float) -> dict[str, Series]:
+    series = {name: Series() for name in TOLERATED}
+    begun = time.monotonic()
+    while (now := time.monotonic() - begun) < seconds:
+        for name, value in _look(told, pid).items():
+            series[name].add(now, value)
+        await asyncio.sleep(max(0.2, seconds / LOOKS))
+    return series
+
+
+def _look(told: Stage, pid: int) -> dict[str, float]:
+    client: Any = told.topology.admin
+    process = Path(f"/proc/{pid}")
+    pages = int((process / "statm").read_text().split()[1])
+    sockets = [link for link in _targets(process / "fd") if link.startswith("socket:")]
+    return {
+        "rss_mb": pages * 4096 / 1e6,
+        "sockets": len(sockets),
+        "threads": len(list((process / "task").iterdir())),
+        "keys": client.dbsize(),
+        "owners": client.hlen(keys_of(told.stream).owners(GROUP)),
+        "connections": client.info("clients")["connected_clients"],
+        "pending": client.xpending(told.stream, GROUP)["pending"],
+    }
+
+
+def _targets(folder: Path) -> Sequence[str]:
+    found = []
+    for link in folder.iterdir():
+        try:
+            found.append(str(link.readlink()))
+        except OSError:
+            continue
+    return found
+
+
+async def _trim(told: Stage, seconds: float) -> None:
+    """What retention would do: finished entries go, so that the server's own growth hides nobody's."""
+    while True:
+        await asyncio.sleep(2.0)
+        told.topology.admin.xtrim(told.stream, maxlen=20_000, approximate=False)

@@ -1,0 +1,138 @@
+"""Row 2: a worker is killed at every named point, at each of its first occurrences; then a sibling finishes its work.
+
+Every case has a stream of its own, with messages of every kind, orphans that must be rescued, and one that must run
+alone. All workers of a round live side by side; a worker that never came to its point is stopped, and stopping has
+points too. A supervising parent is killed at its own points while it hands back what a dead child held. At the end one
+sibling with all streams drains them, and everything is judged together.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final
+
+from chaos.checker import Verdict, judge
+from chaos.crew import ROOT
+from chaos.stage import Stage
+from chaos.worker import GROUP, VARIABLE
+from headrace import points
+from tests.support.history import Event
+from tests.support.wait import wait_until
+
+OCCURRENCES: Final = 3
+AT_ONCE: Final = 12  # cases of one round
+LIFE_S: Final = 4.0  # how long a worker may take to its point before it is stopped
+CUT_S: Final = 1.3  # nobody rescues for half a lease after a connect: seldom enough for that
+EACH: Final = 24  # messages of a case
+OF_PARENTS: Final = ("guardian.adopting", "guardian.adopted")
+
+
+def cases(occurrences: int = OCCURRENCES) -> list[tuple[str, int]]:
+    """Every point of a worker with every occurrence."""
+    return [(name, at) for name in points.NAMES if name not in OF_PARENTS for at in range(1, occurrences + 1)]
+
+
+async def play(stage: Stage) -> Verdict:
+    wanted = cases()
+    await rounds(stage, wanted)
+    verdict = judge(stage.facts(await stage.finish()))
+    # The sibling comes last, so how long a rescue took says nothing here.
+    verdict.figures = {name: told for name, told in verdict.figures.items() if not name.startswith("rescue_")}
+    verdict.figures |= {"rescued": 0, "cases": len(wanted) + len(OF_PARENTS), "reached": len(reached(stage))}
+    return verdict
+
+
+async def rounds(stage: Stage, wanted: list[tuple[str, int]]) -> None:
+    stage.qualified = True
+    parents = [f"parent-{number}" for number in range(len(OF_PARENTS))]
+    stage.streams = [*(f"case-{number}" for number in range(len(wanted))), *parents]
+    stage.begun = asyncio.get_running_loop().time()
+    for stream in stage.streams:
+        _prepare(stage, stream)
+    for first in range(0, len(wanted), AT_ONCE):
+        await _round(stage, list(zip(stage.streams, wanted, strict=False))[first : first + AT_ONCE])
+    for stream, point in zip(parents, OF_PARENTS, strict=True):
+        await _parent(stage, stream, point)
+    await stage.crew.hire(streams=stage.streams, qualified=True)
+    stage.ended = asyncio.get_running_loop().time()
+
+
+def _prepare(stage: Stage, stream: str) -> None:
+    """Messages of every kind; some were left by an owner that is gone, one of them at its last but one attempt."""
+    client: Any = stage.topology.admin
+    client.xgroup_create(stream, GROUP, id="0", mkstream=True)
+    ids = []
+    for _ in range(EACH):
+        n, stage.feeder.added = stage.feeder.added, stage.feeder.added + 1
+        ids.append(client.xadd(stream, {"payload": stage.orders.payload(n)}).decode())
+        stage.pen.note_all([Event(0.0, 0, "add", "ok", f"{stream}/{ids[-1]}", about={"n": n})])
+    client.xreadgroup(GROUP, "gone", {stream: ">"}, count=3)
+    client.xclaim(stream, GROUP, "gone", 0, ids[:2], idle=60_000, justid=True)
+    stage.mortal.add(stage.feeder.added - EACH + 2)  # killed at its last attempt, it is buried and no poison
+    last = stage.scenario.promise.max_attempts - 1
+    client.xclaim(stream, GROUP, "gone", 0, ids[2:3], idle=60_000, retrycount=last, justid=True)
+
+
+async def _round(stage: Stage, some: list[tuple[str, tuple[str, int]]]) -> None:
+    hired = []
+    for stream, case in some:
+        worker = await stage.crew.hire(streams=[stream], qualified=True, crash=case)
+        worker.kept = False
+        hired.append(worker)
+    cutting = asyncio.create_task(_cut_readers(stage))
+    try:
+        with suppress(AssertionError):
+            await wait_until(lambda: not any(worker.alive for worker in hired), LIFE_S, 0.02)
+        for worker in hired:
+            worker.signal(signal.SIGTERM)
+        await wait_until(lambda: not any(worker.alive for worker in hired), 20.0, 0.02, what="the round's end")
+    finally:
+        cutting.cancel()
+        await asyncio.gather(cutting, return_exceptions=True)
+
+
+async def _parent(stage: Stage, stream: str, point: str) -> None:
+    """A child dies, its parent begins to hand back what it held, and dies too. The other child drains and ends."""
+    settings = {**stage.crew.settings, "streams": [stream], "qualified": True, "crash_parent": (point, 1)}
+    log = stage.folder / f"{stream}.log"
+    with log.open("ab") as sink:
+        parent = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "chaos.parent"),
+            cwd=ROOT,
+            env={**os.environ, VARIABLE: json.dumps(settings)},
+            stdout=sink,
+            stderr=sink,
+        )
+    await wait_until(lambda: log.read_bytes().count(b"worker.started") == 2, 20.0, 0.02, what="the children")
+    children = [int(pid) for pid in Path(f"/proc/{parent.pid}/task/{parent.pid}/children").read_text().split()]
+    stage.pen.note("fault", "invoke", what="kill", pids=children[:1], excuses=True)
+    os.kill(children[0], signal.SIGKILL)
+    await asyncio.wait_for(parent.wait(), 20.0)
+    await wait_until(lambda: not Path(f"/proc/{children[1]}").exists(), 20.0, 0.02, what="the other child's end")
+
+
+async def _cut_readers(stage: Stage) -> None:
+    """Cut the readers' connections now and then, so that what they hold unknowingly has to be found."""
+    client: Any = stage.topology.admin
+    while True:
+        await asyncio.sleep(CUT_S)
+        for row in client.client_list():
+            if row["name"].startswith("headrace:") and row["name"].endswith(":read"):
+                client.client_kill_filter(_id=row["id"])
+
+
+def reached(stage: Stage) -> set[tuple[str, int]]:
+    """The cases in which a worker was killed at its point."""
+    found = set()
+    for file in stage.folder.glob("worker-*.jsonl"):
+        for line in file.read_text().splitlines():
+            about = json.loads(line).get("about", {})
+            if "point" in about:
+                found.add((about["point"], about["number"]))
+    return found

@@ -1,0 +1,43 @@
+"""Row 30: the connector's own fault tests, run as they are: a driver or a task killed between write and commit, offsets
+that were trimmed, a batch that is run again."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import sys
+from typing import Final
+
+from chaos.checker import Breach, Verdict
+from chaos.crew import ROOT
+from chaos.stage import Stage
+from chaos.topology import NotAtHand
+
+TESTS: Final = (
+    "tests/spark/test_source_loss.py",
+    "tests/spark/test_sink_stream.py",
+    "tests/spark/test_sink_staging.py",
+)
+LIMIT_S: Final = 400.0
+
+
+async def play(stage: Stage) -> Verdict:
+    words = ["-m", "pytest", *TESTS, "-q", "-n", "0", "-p", "no:cacheprovider", "--servers", stage.topology.key]
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, *words, cwd=ROOT, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
+    )
+    try:
+        told, _ = await asyncio.wait_for(process.communicate(), LIMIT_S)
+    except TimeoutError:
+        process.kill()
+        await process.wait()
+        raise NotAtHand(f"the Spark tests took longer than {LIMIT_S:.0f} s") from None
+    text = told.decode(errors="replace")
+    passed = sum(map(int, re.findall(r"(\d+) passed", text)))
+    failed = re.findall(r"^(?:FAILED|ERROR) (\S+)", text, re.M)
+    if not passed and not failed:
+        raise NotAtHand("the Spark tests do not run here: " + text.strip()[-200:])
+    verdict = Verdict({}, {"tests_passed": passed})
+    for name in failed:
+        verdict.breaches.setdefault("S1", Breach()).add(name)
+    return verdict

@@ -1,0 +1,87 @@
+"""A scenario is data: who works, what is fed, what goes wrong how often, and what must hold all the same."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from chaos.facts import Promise
+from chaos.feeder import Traffic
+from chaos.topology import Kind, ServerPlan
+
+EVERY: Final = ("redis8", "valkey9", "redis6", "redis7")
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One kind of fault: how long from one to the next (drawn anew each time), and its parameters."""
+
+    fault: str
+    every_s: tuple[float, float]
+    words: Mapping[str, Any] = field(default_factory=dict)
+    first_s: float = 0.5  # nothing goes wrong before
+    most: int = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """One fault of a schedule."""
+
+    at_s: float
+    fault: str
+    seed: int
+    words: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Staff:
+    """Who works."""
+
+    workers: int = 3
+    supervised: bool = False
+    lease_s: float = 1.0
+    concurrency: int = 100
+    options: Mapping[str, Any] = field(default_factory=dict)  # of the handler, beyond lease and concurrency
+    settings: Mapping[str, Any] = field(default_factory=dict)  # of the worker's process
+    proxied: bool = False  # every worker reaches the server through a proxy of its own
+    preload: str = ""  # a library the workers are started with
+    older: int = 0  # so many of them run the version before this one
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    row: int
+    name: str
+    what: str
+    traffic: Traffic
+    plans: tuple[Plan, ...] = ()
+    staff: Staff = field(default_factory=Staff)
+    server: ServerPlan = field(default_factory=ServerPlan)
+    promise: Promise = field(default_factory=Promise)
+    servers: tuple[str, ...] = EVERY
+    topologies: tuple[Kind, ...] = ("single", "sentinel", "cluster")
+    seconds: float = 12.0
+    play: str = ""  # a script of its own in chaos.plays, instead of traffic and plans
+    rescues: bool = False  # L1 is judged: within a lease and a scan after a death
+    quiet_share: float = 0.0  # of the time, in blocks, in which nothing goes wrong
+
+
+def schedule(scenario: Scenario, seed: int, seconds: float) -> list[Moment]:
+    """What goes wrong when. The same scenario, seed and length give the same schedule."""
+    rng = random.Random(f"{scenario.name}:{seed}")
+    moments: list[Moment] = []
+    for plan in scenario.plans:
+        at, planned = plan.first_s + rng.uniform(0, plan.every_s[0]), 0
+        while at < seconds - 0.5 and planned < plan.most:
+            if not _is_quiet(scenario, at):
+                moments.append(Moment(round(at, 4), plan.fault, rng.getrandbits(32), plan.words))
+                planned += 1
+            at += rng.uniform(*plan.every_s)
+    return sorted(moments, key=lambda moment: moment.at_s)
+
+
+def _is_quiet(scenario: Scenario, at: float) -> bool:
+    """The last part of every block of 20 s."""
+    return at % 20.0 > 20.0 * (1.0 - scenario.quiet_share)

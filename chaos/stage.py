@@ -1,0 +1,228 @@
+"""One run: servers, crew and feeder are started, the schedule happens, then heal, drain, stop and collect."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import secrets
+import tempfile
+import time
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+from chaos import libraries
+from chaos.collect import collect
+from chaos.crew import Crew, Worker
+from chaos.facts import Facts, Left
+from chaos.faults import FAULTS
+from chaos.feeder import Feeder
+from chaos.orders import MORTAL, POISON, Orders
+from chaos.scenario import Moment, Scenario, schedule
+from chaos.topology import Kind, Topology, make
+from chaos.worker import GROUP
+from headrace import App, HeadraceError
+from tests.support.history import History, Pen
+from tests.support.proxy import Proxy
+from tests.support.servers import Server
+
+STREAM: Final = "orders"
+QUIET_S: Final = 1.0  # how long an idle crew is watched for spinning
+
+
+class Stage:
+    """What faults and plays work on."""
+
+    def __init__(self, scenario: Scenario, seed: int, seconds: float, topology: Topology, folder: Path) -> None:
+        self.scenario = scenario
+        self.seed = seed
+        self.seconds = seconds
+        self.topology = topology
+        self.folder = folder
+        self.canary = ""
+        self.streams = [STREAM]
+        self.qualified = False  # with several streams ids are written with their stream before them
+        self.pen = Pen(folder / "nemesis.jsonl")
+        self.orders = Orders(seed, scenario.traffic.mix, scenario.traffic.slow_s, scenario.traffic.pad)
+        self.healed = folder / "healed"
+        self.mortal: set[int] = set()  # numbers that may be buried although their orders are no poison
+        self.proxies: list[Proxy] = []
+        self.lease_s = scenario.staff.lease_s
+        self.crew: Crew
+        self.feeder: Feeder
+        self.begun = self.ended = 0.0
+
+    @property
+    def stream(self) -> str:
+        return self.streams[0]
+
+    @property
+    def server(self) -> Server:
+        return self.topology.servers[0]
+
+    def note_fault(
+        self, what: str, workers: list[Worker] | None = None, *, excuses: bool = False, **about: Any
+    ) -> None:
+        pids = [worker.pid for worker in workers or []]
+        self.pen.note("fault", "invoke", what=what, pids=pids, excuses=excuses, **about)
+
+    def healed_fault(self, what: str) -> None:
+        self.pen.note("fault", "ok", what=what)
+
+    def proxy_of(self, worker: Worker) -> Proxy:
+        return self.proxies[worker.proxy]
+
+    # ── the crew ──
+
+    def worker_settings(self) -> dict[str, Any]:
+        staff, promise = self.scenario.staff, self.scenario.promise
+        handler = {
+            "lease": staff.lease_s,
+            "concurrency": staff.concurrency,
+            "max_attempts": promise.max_attempts,
+            "backoff": {"first": 0.02, "cap": 0.2},
+            **staff.options,
+        }
+        return {
+            "url": self.topology.url,
+            "folder": str(self.folder),
+            "streams": self.streams,
+            "handler": handler,
+            "healed": str(self.healed),
+            "app": {"grace": "2s"},
+            **staff.settings,
+        }
+
+    async def hire(self, **settings: Any) -> Worker:
+        """One more worker; where workers are proxied, behind a proxy of its own."""
+        if not self.scenario.staff.proxied:
+            return await self.crew.hire(**settings)
+        proxy = await Proxy(self.server.socket).__aenter__()
+        self.proxies.append(proxy)
+        worker = await self.crew.hire(url=self.topology.url_at(proxy.port), **settings)
+        worker.proxy = len(self.proxies) - 1
+        return worker
+
+    async def staff(self) -> None:
+        staff = self.scenario.staff
+        if staff.supervised:
+            self.parent = await self.crew.supervise(staff.workers)
+            return
+        for number in range(staff.workers):
+            if number < staff.older:
+                tree = await libraries.older_tree(self.folder)
+                await self.hire(zygote="older", env={"PYTHONPATH": str(tree)}, tag="older")
+            else:
+                await self.hire()
+        await self.crew.ready()
+
+    # ── the run ──
+
+    async def play(self) -> None:
+        """Traffic for so long, and the schedule beside it; returns when all faults are healed."""
+        moments = schedule(self.scenario, self.seed, self.seconds)
+        self.begun = time.monotonic()
+        feeding = asyncio.create_task(self.feeder.run(self.seconds))
+        faults = [asyncio.create_task(self._happen(moment)) for moment in moments]
+        try:
+            await asyncio.gather(feeding, *faults)
+        finally:
+            for task in (feeding, *faults):
+                task.cancel()
+            await asyncio.gather(feeding, *faults, return_exceptions=True)
+        self.ended = time.monotonic()
+
+    async def _happen(self, moment: Moment) -> None:
+        await asyncio.sleep(max(0.0, self.begun + moment.at_s - time.monotonic()))
+        await FAULTS[moment.fault](self, random.Random(moment.seed), **moment.words)
+
+    async def drain(self) -> tuple[bool, float]:
+        """Wait until nothing is unread, pending or waiting. Answers whether, and how long it took."""
+        begun, limit = time.monotonic(), self.scenario.promise.drain_s
+        async with App(self.topology.url) as app:
+            left = [app.stream(name) for name in self.streams]
+            while time.monotonic() - begun < limit:
+                try:
+                    while left and await left[-1].backlog(GROUP) == 0:
+                        left.pop()
+                except HeadraceError:
+                    pass
+                if not left:
+                    return True, time.monotonic() - begun
+                await asyncio.sleep(0.02)
+        return False, time.monotonic() - begun
+
+    async def idle_commands_per_s(self) -> float:
+        """Commands that one worker with nothing to do sends in a second."""
+        workers = max(1, len(self.crew.alive))
+        admin = self.topology.admin
+        before = admin.info("stats")["total_commands_processed"]
+        await asyncio.sleep(QUIET_S)
+        after = admin.info("stats")["total_commands_processed"]
+        return float(after - before - 1) / QUIET_S / workers / len(self.streams)
+
+    async def finish(self) -> Left:
+        """Heal is done: drain, watch, stop, and look at what is left."""
+        left = Left()
+        left.drained, left.drain_s = await self.drain()
+        if left.drained and not self.scenario.staff.supervised:
+            left.idle_commands_per_s = await self.idle_commands_per_s()
+        stuck = await self.crew.stop()
+        if self.scenario.staff.supervised:
+            self.parent.terminate()
+            await asyncio.wait_for(self.parent.wait(), 40)
+        left.clients += [f"of worker {worker.pid}, which did not end" for worker in stuck]
+        collect(self, left)
+        return left
+
+    def facts(self, left: Left) -> Facts:
+        numbers = range(self.feeder.added)
+        dying = POISON & self.scenario.traffic.mix.keys()
+        mortal = MORTAL & self.scenario.traffic.mix.keys()
+        orders = {n: self.orders.order(n) for n in numbers} if mortal else {}
+        promise = self.scenario.promise
+        if self.scenario.rescues:
+            promise = replace(promise, rescue_s=self.lease_s * (1.0 if self.topology.native else 1.25))
+        return Facts(
+            promise=promise,
+            events=History(self.folder).events(),
+            left=left,
+            poison={n: self.orders.payload(n) for n, order in orders.items() if order.do in dying},
+            mortal=frozenset(n for n, order in orders.items() if order.do in mortal) | self.mortal,
+            begun=self.begun,
+            ended=self.ended,
+        )
+
+
+@asynccontextmanager
+async def stage(
+    scenario: Scenario, seed: int, seconds: float, server: str, topology: Kind, **settings: Any
+) -> AsyncIterator[Stage]:
+    """Servers and an empty crew; all of it is gone afterwards."""
+    canary = f"canary{secrets.token_hex(8)}"
+    async with AsyncExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="headrace-chaos-")))
+        place = stack.enter_context(libraries.disk(folder, scenario.server.disk_mb))
+        env = libraries.environment(scenario.server.preload, folder)
+        servers = make(topology, server, canary, scenario.server, place, env)
+        stack.callback(servers.close)
+        told = Stage(scenario, seed, seconds, servers, folder)
+        told.canary = canary
+        told.crew = Crew(
+            folder,
+            told.pen,
+            {**told.worker_settings(), **settings},
+            libraries.environment(scenario.staff.preload, folder),
+        )
+        stack.push_async_callback(told.crew.close)
+        told.feeder = Feeder(servers.url, [told.stream], told.orders, scenario.traffic, told.pen)
+        stack.push_async_callback(told.feeder.close)
+        stack.push_async_callback(_close_all, told.proxies)
+        yield told
+
+
+async def _close_all(proxies: list[Proxy]) -> None:
+    for proxy in proxies:
+        await proxy.__aexit__(None, None, None)

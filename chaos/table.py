@@ -1,0 +1,134 @@
+"""The table of GUARANTEES.md, made from results files and from nothing else."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from chaos.scenarios import ROWS
+
+BEGIN: Final = "<!-- chaos: written by `python -m chaos table`, do not edit -->"
+END: Final = "<!-- chaos: end -->"
+GUARANTEES: Final = Path(__file__).resolve().parents[1] / "GUARANTEES.md"
+COLUMNS: Final = (
+    *("#", "fault", "servers", "runs (seeds)", "messages", "faults", "lost", "twice", "refused", "burnt"),
+    *("rescue p50/p99/max ms", "gap s", "drain s", "fsync", "held"),
+)
+Run = Mapping[str, Any]
+
+
+def load(folder: Path) -> list[Run]:
+    """Every results file, the oldest first."""
+    return sorted((json.loads(file.read_text()) for file in folder.glob("*.json")), key=lambda run: str(run["date"]))
+
+
+def text(runs: Sequence[Run]) -> str:
+    """What stands between the markers."""
+    played = [run for run in runs if not run["skipped"]]
+    if not played:
+        return "Nothing has been run yet: `make chaos`.\n"
+    lines = [_summary(played), "", *_rows(runs)]
+    return "\n".join(lines) + "\n"
+
+
+def write(folder: Path, page: Path = GUARANTEES) -> None:
+    """Put the table into the page, between its markers."""
+    old = page.read_text()
+    before, begin, rest = old.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not begin or not end:
+        raise LookupError(f"{page.name} has no place for the table: write {BEGIN!r} and {END!r} into it")
+    page.write_text(f"{before}{BEGIN}\n{text(load(folder))}{END}{after}")
+
+
+def bound(n: int) -> str:
+    """What nothing seen in n tries says: with 95 % it happens less often than this."""
+    return f"0 of {n:,} (below {3 / n:.1g} with 95 %)" if n else "0 of 0"
+
+
+def _summary(played: Sequence[Run]) -> str:
+    messages = _total(played, "messages")
+    promised = [run for run in played if run["fsync"] == "no" or run["durability"] != "received" or run["holds"]]
+    lost, twice = _total(promised, "lost"), _total([run for run in played if _is_fenced(run)], "duplicates")
+    versions = sorted({run["version"] for run in played})
+    dates = sorted({run["date"][:10] for run in played})
+    seeds = sorted({run["seed"] for run in played})
+    native = [run for run in played if run["name"] == "kill" and "rescue_p99_ms" in run]
+    words = ("p50", "p99", "max")
+    rescue = "; ".join(
+        f"{run['version']} " + ", ".join(f"{word} {run[f'rescue_{word}_ms']:,.0f}" for word in words) + " ms"
+        for run in _latest(native, "version")
+    )
+    head = (
+        f"{len(played):,} runs on {', '.join(versions)}, {dates[0]} to {dates[-1]}, seeds {_shown(seeds)}, "
+        f"{played[-1]['machine']}: {messages:,} messages, {_total(played, 'deaths'):,} processes killed."
+    )
+    forgets = "rows in which the server itself forgets, by power loss or XGROUP DESTROY, are told apart below"
+    return "\n".join(
+        [
+            head,
+            "",
+            f"- lost: {bound(messages) if not lost else f'**{lost:,}** of {messages:,}'}",
+            f"- committed twice: {bound(messages) if not twice else f'**{twice:,}** of {messages:,}'} ({forgets})",
+            f"- outcomes of zombies refused: {_total(played, 'refused'):,}",
+            *([f"- rescue after kill -9, lease {native[-1]['lease_s']:g} s: {rescue}"] if native else []),
+        ]
+    )
+
+
+def _rows(runs: Sequence[Run]) -> Iterable[str]:
+    yield "| " + " | ".join(COLUMNS) + " |"
+    yield "|" + "---|" * len(COLUMNS)
+    by_name: dict[str, list[Run]] = defaultdict(list)
+    for run in runs:
+        by_name[run["name"]].append(run)
+    for scenario in ROWS:
+        yield _row(scenario.row, scenario.what, by_name.get(scenario.name, []))
+
+
+def _row(row: int, what: str, runs: Sequence[Run]) -> str:
+    played = [run for run in runs if not run["skipped"]]
+    if not played:
+        why = runs[-1]["skipped"] if runs else "not run yet"
+        return f"| {row} | {what} | " + " | ".join(["-"] * 12) + f" | skipped: {why} |"
+    faults: dict[str, int] = defaultdict(int)
+    for run in played:
+        for name, times in run.get("faults", {}).items():
+            faults[name] += times
+    rescue = [f"{max(run.get(f'rescue_{word}_ms', 0) for run in played):,.0f}" for word in ("p50", "p99", "max")]
+    broken = sorted({name for run in played for name in run["breaches"]})
+    cells = [
+        str(row),
+        what,
+        ", ".join(sorted({run["version"] for run in played})),
+        f"{len(played)} ({_shown(sorted({run['seed'] for run in played}))})",
+        f"{_total(played, 'messages'):,}",
+        ", ".join(f"{times} {name}" for name, times in faults.items()) or "-",
+        *(f"{_total(played, name):,}" for name in ("lost", "duplicates", "refused", "burnt")),
+        "/".join(rescue) if any(run.get("rescued") for run in played) else "-",
+        f"{max(run.get('longest_gap_s', 0.0) for run in played):.1f}",
+        f"{max(run.get('drain_s', 0.0) for run in played):.1f}",
+        played[-1]["fsync"],
+        "yes" if not broken else f"**no: {', '.join(broken)}**",
+    ]
+    return "| " + " | ".join(cells) + " |"
+
+
+def _is_fenced(run: Run) -> bool:
+    """Whether the server kept what it answered, so that an effect may be committed once only."""
+    return next(scenario.promise.keeps for scenario in ROWS if scenario.name == run["name"])
+
+
+def _latest(runs: Sequence[Run], key: str) -> list[Run]:
+    return list({run[key]: run for run in runs}.values())
+
+
+def _total(runs: Sequence[Run], name: str) -> int:
+    return sum(int(run.get(name, 0)) for run in runs)
+
+
+def _shown(numbers: Sequence[int]) -> str:
+    return f"{numbers[0]} to {numbers[-1]}" if len(numbers) > 4 else ", ".join(map(str, numbers))

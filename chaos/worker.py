@@ -1,0 +1,198 @@
+"""The program under test: a handler that does what its message says, and notes what came of it.
+
+Everything it notes goes to a file outside the Redis under test, before and after each step: `start`, then an outcome
+(`ack`, `retry`, `release`, `bury`) with kind `invoke`, and its answer: `ok`, `fail` (refused: another owner has it) or
+`info` (nobody knows). The `invoke` of an ack is the external effect; its `ok` says that the fence let it count.
+
+Settings come as JSON in HEADRACE_CHAOS, or from the zygote. Mutants and crash points are switched on here and only
+here, before the app is made: the product knows of neither.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import signal
+import sys
+import time
+from collections.abc import Awaitable
+from pathlib import Path
+from typing import Any, Final
+
+from chaos import mutants
+from chaos.orders import Order
+from headrace import App, Bury, Delivery, DeliveryLost, Effect, HeadraceError
+from tests.support.history import Pen
+
+VARIABLE: Final = "HEADRACE_CHAOS"
+GROUP: Final = "billing"
+RARE: Final = frozenset(
+    {
+        "rescued_total",
+        "trimmed_total",
+        "refused_total",
+        "lost_total",
+        "found_total",
+        "alone_total",
+        "stalled_total",
+        "group_recreated_total",
+        "recovery_duplicate_ack_total",
+        "reconnected_total",
+        "owner_removed_total",
+    }
+)
+"""Counters that are noted the moment they rise, so that a kill loses none."""
+
+
+def sink_of(stream: str) -> str:
+    """Where effects of a stream's messages go: in its slot, so that they happen with the ack."""
+    return f"{{{stream}}}:sink"
+
+
+class NotingRecorder:
+    """Writes the rare counters down and drops the rest."""
+
+    def __init__(self, pen: Pen) -> None:
+        self._pen = pen
+
+    def count(self, name: str, n: int = 1, **labels: str) -> None:
+        if name in RARE:
+            self._pen.note("count", name=name, n=n)
+
+    def observe(self, name: str, value: float, **labels: str) -> None:
+        """Drop it."""
+
+    def gauge(self, name: str, value: float, **labels: str) -> None:
+        """Drop it."""
+
+
+class Handler:
+    """One handler for every stream of the worker."""
+
+    def __init__(self, pen: Pen, healed: Path | None, *, qualified: bool = False) -> None:
+        self._pen = pen
+        self._healed = healed  # once this file is there, poison is none any more
+        self._qualified = qualified  # several streams: an id alone does not name a message
+
+    async def handle(self, order: Order, delivery: Delivery[Order]) -> None:
+        id_ = f"{delivery.stream}/{delivery.id}" if self._qualified else delivery.id
+        who: dict[str, Any] = {"id": id_, "owner": delivery.owner, "attempt": delivery.attempt}
+        self._pen.note("start", "", **who, n=order.n, do=order.do)
+        try:
+            await self._act(order, delivery, who)
+        except asyncio.CancelledError:
+            if order.do != "hang":  # that one was cancelled by its timeout, and has said so
+                self._pen.note("release", "info", **who)  # the end of its grace
+            raise
+
+    async def _act(self, order: Order, delivery: Delivery[Order], who: dict[str, Any]) -> None:
+        do = "ok" if self._healed is not None and self._healed.exists() else order.do
+        await self._work(do, order.s, who)
+        first = delivery.attempt == 1
+        if do == "sink":
+            effect = Effect.xadd(sink_of(delivery.stream), {"id": delivery.id, "attempt": str(delivery.attempt)})
+            await self._end("ack", delivery.ack(effects=[effect]), who)
+        elif do == "again" and first:
+            await self._end("retry", delivery.retry(after="20ms"), who)
+        elif do == "handback" and first and not delivery.level:
+            await self._end("release", delivery.release(), who)
+        elif (do == "grave" and first) or do == "bury":
+            await self._end("bury", delivery.bury("as the order says"), who)
+        elif do == "raise" or (do == "flaky" and first):
+            self._pen.note("retry", "info", **who)
+            raise RuntimeError("as the order says")
+        else:
+            await self._end("ack", delivery.ack(), who)
+
+    async def _work(self, do: str, seconds: float, who: dict[str, Any]) -> None:
+        """What takes time, or the process's life."""
+        if do in ("slow", "again", "grave"):
+            await asyncio.sleep(seconds)
+        elif do == "block":
+            time.sleep(seconds)
+        elif do == "gil":
+            _hold_gil(seconds)
+        elif do == "kill":
+            self._pen.note("died", pid=os.getpid(), code=-signal.SIGKILL)
+            os.kill(os.getpid(), signal.SIGKILL)
+        elif do == "hang":
+            await self._waits(who)
+
+    async def _waits(self, who: dict[str, Any]) -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            self._pen.note("retry", "info", **who)
+
+    async def _end(self, op: str, ending: Awaitable[None], who: dict[str, Any]) -> None:
+        self._pen.note(op, "invoke", **who)
+        try:
+            await ending
+        except DeliveryLost:
+            self._pen.note(op, "fail", **who)
+        except (HeadraceError, asyncio.CancelledError):
+            self._pen.note(op, "info", **who)
+            raise
+        else:
+            self._pen.note(op, "ok", **who)
+
+
+class Sized:
+    """The handler of row 23: any bytes at all, judged by their length."""
+
+    def __init__(self, pen: Pen) -> None:
+        self._pen = pen
+
+    async def handle(self, payload: bytes, delivery: Delivery[bytes]) -> None:
+        who: dict[str, Any] = {"id": delivery.id, "owner": delivery.owner, "attempt": delivery.attempt}
+        self._pen.note("start", "", **who, n=len(payload), words=len(delivery.raw_fields))
+        if payload[:1] == b"!":
+            self._pen.note("bury", "invoke", **who)
+            raise Bury("a dead letter of any size")
+        self._pen.note("ack", "invoke", **who)
+        await delivery.ack()
+        self._pen.note("ack", "ok", **who)
+
+
+def _hold_gil(seconds: float) -> None:
+    """One call into native code that neither gives up the GIL nor sleeps."""
+    sample = 500_000
+    begun = time.perf_counter()
+    sum(range(sample))
+    sum(range(int(sample / (time.perf_counter() - begun) * seconds)))
+
+
+def make_app(settings: dict[str, Any]) -> App:
+    """Switch on what this process is to suffer, then make the app it runs."""
+    pen = Pen(Path(settings["folder"], f"worker-{os.getpid()}.jsonl"))
+    mutants.apply(settings.get("mutant", ""))
+    if "crash" in settings:
+        from chaos import crashpoints
+
+        crashpoints.arm(pen, *settings["crash"])
+    pen.note("born", tag=settings.get("tag", ""))
+    app = App(settings["url"], recorder=NotingRecorder(pen), **settings.get("app", {}))
+    healed = Path(settings["healed"]) if "healed" in settings else None
+    kind: Any = bytes if settings.get("sized") else Order
+    handle: Any = (
+        Sized(pen).handle
+        if settings.get("sized")
+        else Handler(pen, healed, qualified=settings.get("qualified", False)).handle
+    )
+    for stream in settings["streams"]:
+        options = {"max_bytes": settings["max_bytes"]} if "max_bytes" in settings else {}
+        app.stream(stream, kind, **options).handler(group=GROUP, **settings["handler"])(handle)
+    return app
+
+
+def main(settings: dict[str, Any]) -> None:
+    """A plain worker process, until SIGTERM."""
+    logging.basicConfig(level="INFO", stream=sys.stderr, format="%(levelname)s %(process)d %(message)s", force=True)
+    make_app(settings).run()
+
+
+def from_environment() -> dict[str, Any]:
+    settings: dict[str, Any] = json.loads(os.environ[VARIABLE])
+    return settings

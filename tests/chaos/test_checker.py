@@ -1,0 +1,201 @@
+"""The checker on histories made by hand: each invariant breaks when it must, and only then."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from chaos.checker import Verdict, judge
+from chaos.facts import Facts, Left, Letter, Promise
+from tests.support.history import Event, Kind
+
+
+class Tale:
+    """A history told line by line; every line is a second later."""
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+
+    def tell(self, op: str, kind: Kind = "", id: str = "", owner: str = "", attempt: int = 0, **about: Any) -> Tale:  # noqa: A002
+        pid = int(about.pop("by", 0)) or (ord(owner[0]) if owner else 1)
+        self.events.append(Event(float(len(self.events)), pid, op, kind, id, owner, attempt, about))
+        return self
+
+    def add(self, id_: str = "1-0", n: int = 1) -> Tale:
+        return self.tell("add", "ok", id_, n=n)
+
+    def start(self, owner: str, attempt: int, id_: str = "1-0", n: int = 1) -> Tale:
+        return self.tell("start", "", id_, owner, attempt, n=n)
+
+    def ends(self, op: str, kind: Kind, owner: str, attempt: int, id_: str = "1-0") -> Tale:
+        return self.tell(op, "invoke", id_, owner, attempt).tell(op, kind, id_, owner, attempt)
+
+    def dies(self, owner: str) -> Tale:
+        return self.tell("died", pid=ord(owner[0]), code=-9)
+
+    def judged(self, left: Left | None = None, **about: Any) -> Verdict:
+        found = left or Left(ids={"1-0"})
+        facts = Facts(about.pop("promise", Promise(burns=1)), self.events, found)
+        return judge(replace(facts, **about))
+
+
+def handled() -> Tale:
+    return Tale().add().start("a", 1).ends("ack", "ok", "a", 1)
+
+
+def broken(verdict: Verdict) -> set[str]:
+    return set(verdict.breaches)
+
+
+def test_a_message_that_was_added_started_and_acked_breaks_nothing() -> None:
+    assert broken(handled().judged()) == set()
+
+
+def test_s1_an_add_without_effect_or_dead_letter_is_lost() -> None:
+    assert broken(Tale().add().judged()) == {"S1"}
+    assert Tale().add().judged().figures["lost"] == 1
+
+
+def test_s1_an_unknown_add_may_be_gone() -> None:
+    assert broken(Tale().tell("add", "info", n=1).judged(Left())) == set()
+
+
+def test_s2_an_effect_that_nobody_added() -> None:
+    assert "S2" in broken(handled().start("a", 1, "2-0", n=9).ends("ack", "ok", "a", 1, "2-0").judged())
+
+
+def test_s3_an_ack_of_a_former_owner_that_was_taken() -> None:
+    tale = Tale().add().start("a", 1).dies("a").start("b", 2)
+    assert broken(tale.ends("ack", "ok", "a", 1).judged()) == {"S3"}
+
+
+def test_s3_an_ack_of_a_former_owner_that_was_refused_is_as_it_should_be() -> None:
+    tale = Tale().add().start("a", 1).dies("a").start("b", 2).ends("ack", "fail", "a", 1)
+    verdict = tale.ends("ack", "ok", "b", 2).judged()
+    assert broken(verdict) == set()
+    assert verdict.figures["refused"] == 1
+
+
+def test_s3_a_retry_of_a_former_owner_that_was_taken() -> None:
+    tale = Tale().add().start("a", 1).dies("a").start("b", 2).ends("retry", "ok", "a", 1)
+    assert "S3" in broken(tale.start("c", 3).ends("ack", "ok", "c", 3).judged())
+
+
+def test_s3_a_retry_before_the_next_start_is_as_it_should_be() -> None:
+    tale = Tale().add().start("a", 1).ends("retry", "ok", "a", 1).start("b", 2)
+    assert broken(tale.ends("ack", "ok", "b", 2).judged()) == set()
+
+
+def test_s3_one_attempt_given_to_two_owners() -> None:
+    tale = Tale().add().start("a", 1).start("b", 1).ends("ack", "ok", "b", 1)
+    assert "S3" in broken(tale.judged())
+
+
+def test_s4_two_committed_effects() -> None:
+    tale = handled().start("b", 1).ends("ack", "ok", "b", 1)
+    assert "S4" in broken(tale.judged())
+    assert tale.judged().figures["duplicates"] == 1
+
+
+def test_s4_an_effect_and_a_dead_letter() -> None:
+    assert "S4" in broken(handled().judged(Left(ids={"1-0"}, letters=[Letter("1-0", b"x")]), mortal=frozenset({1})))
+
+
+def test_s4_an_effect_in_the_sink_twice() -> None:
+    assert "S4" in broken(handled().judged(Left(ids={"1-0"}, sink=[("1-0", 1), ("1-0", 1)])))
+
+
+def test_s4_is_not_judged_where_the_server_forgets_what_it_answered() -> None:
+    tale = handled().start("a", 1).ends("ack", "ok", "a", 1)
+    verdict = tale.judged(promise=Promise(keeps=False))
+    assert broken(verdict) == set()
+    assert verdict.figures["duplicates"] == 1
+
+
+def test_s5_an_attempt_that_nobody_started() -> None:
+    assert broken(Tale().add().start("a", 2).ends("ack", "ok", "a", 2).judged()) == {"S5"}
+
+
+def test_s5_a_release_gives_its_attempt_back() -> None:
+    tale = Tale().add().start("a", 1).ends("release", "ok", "a", 1)
+    assert broken(tale.start("b", 1).ends("ack", "ok", "b", 1).judged()) == set()
+
+
+def test_s5_a_release_that_burnt_its_attempt() -> None:
+    tale = Tale().add().start("a", 1).ends("release", "ok", "a", 1)
+    assert broken(tale.start("b", 2).ends("ack", "ok", "b", 2).judged()) == {"S5"}
+
+
+def test_s5_a_message_taken_from_a_live_owner() -> None:
+    tale = Tale().add().start("a", 1).start("b", 2).ends("ack", "ok", "b", 2)
+    assert broken(tale.judged()) == {"S5"}
+    assert tale.judged().figures["robbed"] == 1
+
+
+def test_s5_more_starts_than_allowed() -> None:
+    tale = Tale().add()
+    for attempt in range(1, 5):
+        tale.start("a", attempt).ends("retry", "ok", "a", attempt)
+    tale.start("a", 5).ends("ack", "ok", "a", 5)
+    assert broken(tale.judged(promise=Promise(max_attempts=4))) == {"S5"}
+
+
+def test_s6_what_is_no_poison_is_not_buried() -> None:
+    tale = Tale().add().start("a", 1).ends("bury", "ok", "a", 1)
+    assert "S6" in broken(tale.judged(Left(ids={"1-0"}, letters=[Letter("1-0", b"x")])))
+
+
+def test_s6_poison_is_buried_once_and_byte_for_byte() -> None:
+    tale = Tale().add().start("a", 1).ends("bury", "ok", "a", 1)
+    about = {"poison": {1: b"x"}, "mortal": frozenset({1})}
+    assert broken(tale.judged(Left(ids={"1-0"}, letters=[Letter("1-0", b"x")]), **about)) == set()
+    assert broken(tale.judged(Left(ids={"1-0"}, letters=[Letter("1-0", b"y")]), **about)) == {"S6"}
+    assert broken(tale.judged(Left(ids={"1-0"}, letters=[Letter("1-0", b"x")] * 2), **about)) == {"S6"}
+    assert "S6" in broken(tale.judged(Left(ids={"1-0"}), **about))
+
+
+def test_s7_an_entry_that_is_acked_and_did_nothing() -> None:
+    assert broken(handled().judged(Left(ids={"1-0", "2-0"}))) == {"S7"}
+
+
+def test_s8_the_counter_of_what_was_trimmed_is_the_truth() -> None:
+    tale = Tale().add().tell("trim", ids=["1-0"], held=["1-0"])
+    assert broken(tale.judged(Left(), promise=Promise(trims=True))) == {"S8"}
+    assert broken(tale.tell("count", name="trimmed_total", n=1).judged(Left(), promise=Promise(trims=True))) == set()
+
+
+def test_s9_what_is_left_behind() -> None:
+    assert broken(handled().judged(Left(ids={"1-0"}, keys={"x"}))) == {"S9"}
+    assert broken(handled().judged(Left(ids={"1-0"}, clients=["headrace:a:read"]))) == {"S9"}
+    assert broken(handled().judged(Left(ids={"1-0"}, owners={"a"}))) == {"S9"}
+    assert broken(handled().dies("a").judged(Left(ids={"1-0"}, owners={"a"}))) == set()
+
+
+def test_s10_the_canary() -> None:
+    assert broken(handled().judged(Left(ids={"1-0"}, secrets=["worker-1.log"]))) == {"S10"}
+
+
+def test_l1_a_rescue_that_took_too_long() -> None:
+    tale = Tale().add().start("a", 1).dies("a")
+    for _ in range(5):
+        tale.tell("noise")
+    tale.start("b", 2).ends("ack", "ok", "b", 2)
+    assert broken(tale.judged(promise=Promise(rescue_s=3.0))) == {"L1"}
+    assert broken(tale.judged(promise=Promise(rescue_s=10.0))) == set()
+    assert tale.judged().figures["rescue_max_ms"] == 6_000
+
+
+def test_l2_what_is_not_drained_is_late_and_not_lost() -> None:
+    left = Left(drained=False, drain_s=60.0, ids={"1-0"}, pending={"1-0": "a"})
+    assert broken(Tale().add().judged(left)) == {"L2"}
+
+
+def test_l4_a_spin_and_a_flood() -> None:
+    assert broken(handled().judged(Left(ids={"1-0"}, idle_commands_per_s=5_000.0))) == {"L4"}
+    assert broken(handled().judged(Left(ids={"1-0"}, log_lines_per_s={"reader.waits": 100.0}))) == {"L4"}
+
+
+def test_a_replayed_message_has_a_second_life() -> None:
+    tale = Tale().add().start("a", 1).ends("bury", "ok", "a", 1).tell("replay", id="1-0")
+    tale.start("b", 1).ends("ack", "ok", "b", 1)
+    assert broken(tale.judged(poison={1: b"x"}, mortal=frozenset({1}))) == set()

@@ -1,0 +1,331 @@
+"""A model of who owns what at which attempt, beside the real Lua on a real server: every step must agree.
+
+SPEC 11, 16, 23 to 29. Several owners, some of them zombies that speak with what they once had, read, renew, ack, retry,
+release, bury, rescue, take what is due, adopt, replay and trim, in any order Hypothesis finds. Ages are set with
+XCLAIM ... IDLE: nobody sleeps. After every step pending lists, due set and dead letters must be what the model says.
+"""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from chaos import mutants
+from headrace.policy import Backoff, crash_delay_ms, release_delay_ms
+from headrace.redis import scripts
+from headrace.redis.calls import Word
+from headrace.redis.letters import open_letter
+from tests.support.lab import Lab
+from tests.support.servers import Server
+
+OWNERS = ("ann", "bob", "eve")
+LEASE_MS = 60_000
+MAX_ATTEMPTS = 4
+
+
+@dataclass
+class Message:
+    """Where the model says a message is: `unread`, `held`, `waiting`, `parked`, `dead`, `done` or `gone`."""
+
+    place: str = "unread"
+    owner: str = ""
+    count: int = 0
+    is_due: bool = False
+    deleted: bool = False  # its entry was removed from the stream
+    grants: set[tuple[str, int]] = field(default_factory=set)  # every (owner, attempt) it was ever given as
+
+
+class Lives(RuleBasedStateMachine):
+    """The rules. `server` is set by the test."""
+
+    server: Server
+    prefix: str
+
+    @initialize()
+    def begin(self) -> None:
+        self.lab = Lab(self.server, f"{self.prefix}-{secrets.token_hex(4)}")
+        self.lab.make_group()
+        self.messages: dict[bytes, Message] = {}
+        self.letters: dict[bytes, bytes] = {}  # message -> its dead letter
+        self.add(4)
+        self.read("ann", 3)
+
+    def teardown(self) -> None:
+        if hasattr(self, "lab"):
+            self.lab.raw("DEL", self.lab.keys.stream, self.lab.keys.due(self.lab.group), self.lab.keys.dead_letters)
+            self.lab.close()
+
+    # ── choosing ──
+
+    def _in(self, *places: str) -> list[bytes]:
+        return [id_ for id_, message in self.messages.items() if message.place in places]
+
+    def _granted(self, data: st.DataObject) -> tuple[bytes, str, int] | None:
+        """A message with one of the (owner, attempt) it was once given as: the holder, or a zombie."""
+        found = [(id_, *grant) for id_, message in self.messages.items() for grant in sorted(message.grants)]
+        late = [grant for grant in found if self._word(*grant).kind == "taken"]
+        if late and data.draw(st.booleans(), label="a zombie speaks"):
+            found = late
+        return data.draw(st.sampled_from(found)) if found else None
+
+    def _word(self, id_: bytes, owner: str, count: int) -> Word:
+        """What the fence must answer, "ok" for the holder of the moment."""
+        message = self.messages[id_]
+        if message.place != "held":
+            return Word("gone")
+        if (message.owner, message.count) != (owner, count):
+            return Word("taken", message.owner, message.count)
+        return Word("ok")
+
+    def _give(self, id_: bytes, owner: str, count: int) -> None:
+        message = self.messages[id_]
+        message.place, message.owner, message.count, message.is_due = "held", owner, count, False
+        message.grants.add((owner, count))
+
+    def _end(self, id_: bytes, place: str) -> None:
+        self.messages[id_].place, self.messages[id_].owner = place, ""
+
+    # ── a message comes ──
+
+    @rule(count=st.integers(1, 4))
+    def add(self, count: int) -> None:
+        for id_ in self.lab.add(count, ("payload", secrets.token_hex(4))):
+            self.messages[id_] = Message()
+
+    @rule(owner=st.sampled_from(OWNERS), count=st.integers(1, 5))
+    def read(self, owner: str, count: int) -> None:
+        unread = [id_ for id_ in self._in("unread") if not self.messages[id_].deleted][:count]
+        taken = self.lab.read(owner, count)
+        assert [(id_, attempt) for id_, _, attempt, _ in taken] == [(id_, 1) for id_ in unread]
+        for id_ in unread:
+            self._give(id_, owner, 1)
+        if len(taken) < count:
+            for id_ in self._in("unread"):
+                self._end(id_, "gone")  # deleted before anybody read it
+
+    # ── leases ──
+
+    @rule(data=st.data())
+    def renew(self, data: st.DataObject) -> None:
+        granted = self._granted(data)
+        if granted is None:
+            return
+        id_, owner, count = granted
+        expected = self._word(id_, owner, count)
+        (word,) = self.lab.call(scripts.renew(self.lab.keys, self.lab.group, owner, [(id_, count)]))
+        if expected.kind == "ok" and self.messages[id_].deleted:
+            assert word.kind in ("trimmed", "ok")  # 6.2 keeps it and says ok
+            if word.kind == "trimmed":
+                self._end(id_, "gone")
+        else:
+            assert word == expected
+
+    @rule(owner=st.sampled_from(OWNERS), data=st.data())
+    def rescue(self, owner: str, data: st.DataObject) -> None:
+        """Some deliveries have not been renewed for a lease; whoever asks gets them, each with one attempt more."""
+        held = self._in("held")
+        if not held:
+            return
+        idle = data.draw(st.lists(st.sampled_from(held), unique=True))
+        for id_ in idle:
+            self.lab.age([id_], LEASE_MS + 1_000, self.messages[id_].owner) if not self.messages[id_].deleted else None
+        idle = [id_ for id_ in idle if not self.messages[id_].deleted]
+        found = self.lab.call(scripts.rescue(self.lab.keys, self.lab.group, owner, LEASE_MS, "-", 1_000))
+        taken = {id_: attempt for id_, _, attempt, _, _ in found.taken}
+        assert taken == {id_: self.messages[id_].count + 1 for id_ in idle}
+        for id_, attempt in taken.items():
+            self._give(id_, owner, attempt)
+
+    @rule(dead=st.sampled_from(OWNERS), data=st.data())
+    def adopt(self, dead: str, data: st.DataObject) -> None:
+        """A child died: what it had started keeps its attempt, the rest gives it back."""
+        held = [id_ for id_ in self._in("held") if self.messages[id_].owner == dead]
+        started = data.draw(st.lists(st.sampled_from(held), unique=True)) if held else []
+        delays = [0 if crash_delay_ms(attempt, MAX_ATTEMPTS) == 0 else 3_600_000 for attempt in (1, 2, 3, 4)]
+        adopted = self.lab.call(scripts.adopt(self.lab.keys, self.lab.group, dead, started, delays))
+        assert adopted.seen == len(held)
+        for id_ in held:
+            message = self.messages[id_]
+            if message.deleted:
+                self._end(id_, "gone")
+                continue
+            crash = message.count
+            message.count = message.count if id_ in started else max(message.count - 1, 0)
+            message.is_due = id_ not in started or delays[min(max(crash, 1), 4) - 1] == 0
+            self._end(id_, "waiting")
+
+    # ── outcomes, by holders and by zombies ──
+
+    @rule(data=st.data())
+    def ack(self, data: st.DataObject) -> None:
+        granted = self._granted(data)
+        if granted is None:
+            return
+        id_, owner, count = granted
+        expected = self._word(id_, owner, count)
+        (word,) = self.lab.call(scripts.ack(self.lab.keys, self.lab.group, owner, [(id_, count)]))
+        assert word == expected
+        if word.kind == "ok":
+            self._end(id_, "done")
+
+    @rule(data=st.data(), how=st.sampled_from(["retry", "release", "forever"]), now=st.booleans())
+    def park(self, data: st.DataObject, how: str, now: bool) -> None:
+        granted = self._granted(data)
+        if granted is None:
+            return
+        id_, owner, count = granted
+        keep = count - 1 if how == "release" else count
+        policy_ms = release_delay_ms(1) if how == "release" else Backoff(jitter=0).delay_ms(count, 0.0)
+        assert policy_ms > 0  # the policy never spins; here the delay is nothing or an hour, so that nobody waits
+        delay_ms = -1 if how == "forever" else 0 if now else 3_600_000
+        expected = self._word(id_, owner, count)
+        (word,) = self.lab.call(
+            scripts.park(self.lab.keys, self.lab.group, owner, delay_ms, "waiting", [(id_, count, keep)])
+        )
+        if expected.kind == "ok" and self.messages[id_].deleted:
+            assert word.kind == "trimmed"
+            self._end(id_, "gone")
+            return
+        assert word == expected
+        if word.kind == "ok":
+            self.messages[id_].count, self.messages[id_].is_due = keep, delay_ms == 0
+            self._end(id_, "parked" if how == "forever" else "waiting")
+
+    @rule(data=st.data())
+    def bury(self, data: st.DataObject) -> None:
+        granted = self._granted(data)
+        if granted is None:
+            return
+        id_, owner, count = granted
+        expected = self._word(id_, owner, count)
+        extra = {"_original_id": id_, "_group": self.lab.group}
+        word = self.lab.call(scripts.bury(self.lab.keys, self.lab.group, owner, id_, count, extra=extra))
+        if expected.kind == "ok" and self.messages[id_].deleted:
+            assert word.kind == "trimmed"
+            self._end(id_, "gone")
+            return
+        assert word._replace(id="") == expected
+        if word.kind == "ok":
+            self.letters[id_] = word.id.encode()
+            self._end(id_, "dead")
+
+    # ── what waits ──
+
+    @rule(owner=st.sampled_from(OWNERS), limit=st.integers(1, 10))
+    def due(self, owner: str, limit: int) -> None:
+        ripe = {id_ for id_ in self._in("waiting") if self.messages[id_].is_due}
+        found = self.lab.call(scripts.due(self.lab.keys, self.lab.group, owner, limit))
+        taken = {id_: attempt for id_, _, attempt, _, _ in found.taken}
+        assert taken.keys() <= {id_ for id_ in ripe if not self.messages[id_].deleted}
+        assert set(map(str.encode, found.trimmed)) <= {id_ for id_ in ripe if self.messages[id_].deleted}
+        assert len(taken) + len(found.trimmed) == min(limit, len(ripe))
+        for id_, attempt in taken.items():
+            assert attempt == self.messages[id_].count + 1
+            self._give(id_, owner, attempt)
+        for id_ in map(str.encode, found.trimmed):
+            self._end(id_, "gone")
+
+    @precondition(lambda self: self._in("dead"))
+    @rule(data=st.data())
+    def replay(self, data: st.DataObject) -> None:
+        """In place, as attempt 1. Of a trimmed message a copy is made: another message, with its own life."""
+        id_ = data.draw(st.sampled_from(self._in("dead")))
+        letter = self.letters.pop(id_)
+        answer = self.lab.call(scripts.replay(self.lab.keys, self.lab.group, id_.decode(), letter.decode()))
+        if self.messages[id_].deleted:
+            assert answer.kind == "copy"
+            self.messages[answer.id.encode()] = Message()
+            self._end(id_, "gone")
+            return
+        assert (answer.kind, answer.id.encode()) == ("same", id_)
+        message = self.messages[id_]
+        message.count, message.is_due, message.grants = 0, True, set()
+        self._end(id_, "waiting")
+
+    # ── other hands ──
+
+    @precondition(lambda self: self.messages)
+    @rule(data=st.data())
+    def trim(self, data: st.DataObject) -> None:
+        id_ = data.draw(st.sampled_from(sorted(self.messages)))
+        self.lab.trim(id_)
+        self.messages[id_].deleted = True
+
+    # ── after every step ──
+
+    @invariant()
+    def the_server_agrees(self) -> None:
+        if not hasattr(self, "lab"):
+            return
+        held = {id_: (self.messages[id_].owner, self.messages[id_].count) for id_ in self._in("held")}
+        assert self.lab.pending() == held
+        waiting = {id_: self.messages[id_].count for id_ in self._in("waiting", "parked")}
+        assert {id_: count for id_, (_, count) in self.lab.waits().items()} == waiting
+        assert self.lab.due_set().keys() == set(self._in("waiting"))
+
+    @invariant()
+    def every_dead_letter_is_one_message_that_ended_nowhere_else(self) -> None:
+        if not hasattr(self, "lab"):
+            return
+        opened = [open_letter(fields) for _, fields in self.lab.letters()]
+        buried = [letter.about["original_id"] for letter in opened if letter is not None]
+        assert sorted(buried) == sorted(self._in("dead"))
+
+    @invariant()
+    def nothing_is_lost(self) -> None:
+        if not hasattr(self, "lab"):
+            return
+        known = {"unread", "held", "waiting", "parked", "dead", "done", "gone"}
+        for message in self.messages.values():
+            assert message.place in known
+            assert message.place != "gone" or message.deleted
+
+
+@pytest.fixture
+def machine(server: Server, prefix: str) -> type[Lives]:
+    return type("LivesHere", (Lives,), {"server": server, "prefix": prefix})
+
+
+def _explore(machine: type[Lives], examples: int, *, quick: bool = False) -> None:
+    chosen = settings(
+        max_examples=examples,
+        stateful_step_count=40,
+        deadline=None,
+        suppress_health_check=list(HealthCheck),
+        database=None,
+        phases=[Phase.generate] if quick else list(Phase),
+    )
+    run_state_machine_as_test(machine, settings=chosen)  # type: ignore[no-untyped-call]
+
+
+@pytest.mark.timeout(150)
+def test_the_lua_agrees_with_the_model_whatever_owners_and_zombies_do(machine: type[Lives]) -> None:
+    """FAULTS, method: the same rules for the model and for the real scripts, on every server."""
+    _explore(machine, 10)
+
+
+@pytest.mark.timeout(150)
+@pytest.mark.servers("redis8")
+@pytest.mark.parametrize(
+    ("mutant", "script"), [("plain-xack", "_ACK"), ("retry-unfenced", "_PARK"), ("bury-unfenced", "_BURY")]
+)
+def test_the_model_notices_a_script_without_its_fence(
+    machine: type[Lives], mutant: str, script: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """FAULTS, method: a model that agrees with everything proves nothing."""
+    monkeypatch.setattr(scripts, script, getattr(scripts, script))  # put back after the test
+    mutants.apply(mutant)
+    with pytest.raises((AssertionError, ExceptionGroup)):
+        _explore(machine, 200, quick=True)  # a shortest example is of no use here

@@ -54,6 +54,7 @@ def _summary(played: Sequence[Run]) -> str:
     fenced = [run for run in played if _is_fenced(run)]
     lost, twice, once = _total(played, "lost"), _total(fenced, "duplicates"), _total(fenced, "messages")
     broken = [f"{run['name']} on {run['version']}, seed {run['seed']}" for run in played if not run["holds"]]
+    which = f" ({'; '.join(broken)})" if broken else ""
     versions = sorted({run["version"] for run in played})
     dates = sorted({run["date"][:10] for run in played})
     seeds = sorted({run["seed"] for run in played})
@@ -74,8 +75,7 @@ def _summary(played: Sequence[Run]) -> str:
             "",
             f"- lost: {bound(messages) if not lost else f'**{lost:,}** of {messages:,}'}",
             f"- committed twice: {bound(once) if not twice else f'**{twice:,}** of {once:,}'} ({forgets})",
-            f"- runs that broke an invariant: {len(broken)} of {len(played)}"
-            + (f" ({'; '.join(broken)})" if broken else ""),
+            f"- runs that broke an invariant: {len(broken)} of {len(played)}{which}",
             f"- outcomes of zombies refused: {_total(played, 'refused'):,}",
             *([f"- rescue after kill -9, lease {native[-1]['lease_s']:g} s: {rescue}"] if native else []),
         ]

@@ -68,7 +68,7 @@ def _summary(played: Sequence[Run]) -> str:
         f"{len(played):,} runs on {', '.join(versions)}, {dates[0]} to {dates[-1]}, seeds {_shown(seeds)}, "
         f"{played[-1]['machine']}: {messages:,} messages, {_total(played, 'deaths'):,} processes killed."
     )
-    forgets = "rows in which the server itself forgets, by power loss or XGROUP DESTROY, are left out of this line and told below"
+    forgets = "without the rows in which the server itself forgets, by power loss or XGROUP DESTROY: see below"
     return "\n".join(
         [
             head,

@@ -100,6 +100,7 @@ class _Case:
         self._faults: Counter[str] = Counter()
         self._died: dict[int, float] = {}
         self._excused: set[int] = set()
+        self._touched: set[int] = set()  # suffered a fault of any kind
         self._trimmed: set[str] = set()
         self._trimmed_held: set[str] = set()
         self._rescued_s: list[float] = []
@@ -137,6 +138,7 @@ class _Case:
             self._counts[about["name"]] += about["n"]
         elif event.op == "fault" and event.kind == "invoke":
             self._faults[about["what"]] += 1
+            self._touched.update(about.get("pids", ()))
             if about.get("excuses"):
                 self._excused.update(about.get("pids", ()))
             if about["what"] == "kill":
@@ -313,10 +315,10 @@ class _Case:
             self._breach("S9", f"the key {key} was left behind")
         for name in left.clients:
             self._breach("S9", f"the connection {name} was left open")
-        dead = {start.owner for lives in self._lives.values() for life in lives for start in life.starts
-                if start.pid in self._died}  # fmt: skip
-        alive = {start.owner for lives in self._lives.values() for life in lives for start in life.starts} - dead
-        for owner in sorted(left.owners & alive):
+        # One that could not reach the server when it left is removed by the janitor, after its retention.
+        excused = self._died.keys() | self._touched
+        starts = [start for lives in self._lives.values() for life in lives for start in life.starts]
+        for owner in sorted(left.owners & {start.owner for start in starts if start.pid not in excused}):
             self._breach("S9", f"the owner {owner} has ended and is still entered")
         for place in left.secrets:
             self._breach("S10", f"the secret stands in {place}")

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from chaos import plays
-from chaos.checker import Verdict, judge
+from chaos.checker import Breach, Verdict, judge
 from chaos.scenario import Scenario
 from chaos.stage import stage
 from chaos.topology import Kind, NotAtHand
@@ -104,6 +104,9 @@ async def run(
         verdict, result.version = await _played(scenario, seed, seconds, server, topology, mutant)
     except (NotAtHand, ServerMissing) as missing:
         result.skipped = str(missing)
+        return result
+    except Exception as error:  # noqa: BLE001 - a run that could not be played is not one that held
+        result.breaches["run"] = Breach(1, [f"{type(error).__name__}: {error}"])
         return result
     result.breaches, result.figures = dict(verdict.breaches), verdict.figures
     result.seconds = round(time.monotonic() - begun, 1)

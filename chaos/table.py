@@ -51,8 +51,10 @@ def bound(n: int) -> str:
 
 def _summary(played: Sequence[Run]) -> str:
     messages = _total(played, "messages")
-    promised = [run for run in played if run["fsync"] == "no" or run["durability"] != "received" or run["holds"]]
-    lost, twice = _total(promised, "lost"), _total([run for run in played if _is_fenced(run)], "duplicates")
+    fenced = [run for run in played if _is_fenced(run)]
+    lost, twice, once = _total(played, "lost"), _total(fenced, "duplicates"), _total(fenced, "messages")
+    broken = [f"{run['name']} on {run['version']}, seed {run['seed']}" for run in played if not run["holds"]]
+    which = f" ({'; '.join(broken)})" if broken else ""
     versions = sorted({run["version"] for run in played})
     dates = sorted({run["date"][:10] for run in played})
     seeds = sorted({run["seed"] for run in played})
@@ -66,13 +68,14 @@ def _summary(played: Sequence[Run]) -> str:
         f"{len(played):,} runs on {', '.join(versions)}, {dates[0]} to {dates[-1]}, seeds {_shown(seeds)}, "
         f"{played[-1]['machine']}: {messages:,} messages, {_total(played, 'deaths'):,} processes killed."
     )
-    forgets = "rows in which the server itself forgets, by power loss or XGROUP DESTROY, are told apart below"
+    forgets = "without the rows in which the server itself forgets, by power loss or XGROUP DESTROY: see below"
     return "\n".join(
         [
             head,
             "",
             f"- lost: {bound(messages) if not lost else f'**{lost:,}** of {messages:,}'}",
-            f"- committed twice: {bound(messages) if not twice else f'**{twice:,}** of {messages:,}'} ({forgets})",
+            f"- committed twice: {bound(once) if not twice else f'**{twice:,}** of {once:,}'} ({forgets})",
+            f"- runs that broke an invariant: {len(broken)} of {len(played)}{which}",
             f"- outcomes of zombies refused: {_total(played, 'refused'):,}",
             *([f"- rescue after kill -9, lease {native[-1]['lease_s']:g} s: {rescue}"] if native else []),
         ]

@@ -184,10 +184,7 @@ class Lane:
         if word.kind == "taken" and self.member.is_me(word.holder):
             delivery.retake(word.count, time.monotonic())
             return
-        if not self.slots.lose(delivery):
-            # An outcome is on its way. If the renewal found the entry deleted it has removed it: that outcome will
-            # hear "gone" although nobody else had it.
-            delivery.resent = delivery.resent or word.kind == "trimmed"
+        if not self.slots.lose(delivery) and not self._crossed(delivery, word):
             return
         if word.kind == "trimmed":
             self._recorder.count("trimmed_total", 1, **self.member.labels)
@@ -199,6 +196,14 @@ class Lane:
                 *(self.stream, self.group, delivery.id, delivery.attempt, word.holder or "-"),
             )
         self._freed()
+
+    def _crossed(self, delivery: Delivery[Any], word: Word) -> bool:
+        """An outcome was on its way when a renewal found the entry deleted, and so removed it: it hears "gone" although
+        nobody else had the message, and is done. True: it has heard so before us and was refused; then it is lost."""
+        if word.kind != "trimmed":
+            return False
+        delivery.resent = True
+        return delivery.is_lost and delivery.state is State.ENDED
 
     def heard_lease(self, lease_ms: int) -> None:
         """The group's longest lease: rescue goes by it (SPEC 7b)."""

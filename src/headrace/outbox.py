@@ -6,8 +6,8 @@ sends them over its own link. All other outcomes always go this way, many in one
 
 An outcome that got no answer is sent again until it has one. That is safe: the first one that arrived ended the
 delivery, and the repeated one is answered "gone" (SPEC 23). The delivery stays in the slots meanwhile, so the lifeline
-keeps renewing it. What this does not give: an outcome whose answer was lost, and whose message another owner took
-before it could be repeated, is refused although the handler has run.
+keeps renewing it. What this does not give: an outcome whose answer was lost, and which could not be repeated before its
+lease ran out, is refused although it may have happened; another owner may have ended the message as well.
 """
 
 from __future__ import annotations
@@ -207,11 +207,17 @@ class Outbox:
             delivery.retake(word.count, time.monotonic())
             self._again([(delivery, outcome)])
             self._work.set()
-        elif (word.kind == "taken" and not mine) or (word.kind == "gone" and not delivery.resent):
+        elif (word.kind == "taken" and not mine) or (word.kind == "gone" and not self._has_happened(delivery)):
             self._refused(delivery, outcome, word)
         else:
             self._count(delivery, outcome, word)
             self._end(delivery)
+
+    def _has_happened(self, delivery: Delivery[Any]) -> bool:
+        """Whether "gone" can only mean that this outcome, sent before, has arrived. Within a lease after a renewal
+        nobody else can have ended the delivery; later somebody may, and then it is no longer ours to call it done."""
+        held_s = time.monotonic() - delivery.renewed_at
+        return delivery.resent and held_s * 1000 < self._member.settings.lease_ms
 
     def _refused(self, delivery: Delivery[Any], outcome: Outcome, word: Word) -> None:
         labels = self._member.labels

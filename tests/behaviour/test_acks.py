@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from headrace import App, Delivery, DeliveryLost
+from headrace import App, Delivery, DeliveryLost, Unavailable
 from headrace.names import keys_of
 from headrace.redis import scripts
 from tests.support.looking import fill, orphan, pending
@@ -212,3 +212,47 @@ async def test_an_ack_on_its_way_while_a_renewal_finds_the_entry_deleted_is_no_z
         await app.stream(stream).add({"n": 0})
         await wait_until(lambda: acked)
     assert counted(app, "refused_total") == 0
+
+
+@pytest.mark.servers("redis8", "redis6")
+async def test_a_repeated_ack_that_finds_nothing_after_its_lease_ran_out_is_not_taken_for_its_own(
+    server: Server, stream: str, make_app: MakeApp
+) -> None:
+    """SPEC 11, 23: the first ack never arrived, another owner took the message over and finished it meanwhile."""
+    cut_off, sibling, ledger, refusals = make_app(server), make_app(server), Ledger(), []
+    go = asyncio.Event()
+
+    async def bill(order: Any, delivery: Delivery[Any]) -> None:
+        ledger.note(order, delivery)
+        if len(ledger) == 1:
+            await go.wait()
+        try:
+            await delivery.ack()
+        except DeliveryLost:
+            refusals.append(delivery.owner)
+
+    for app in (cut_off, sibling):
+        app.stream(stream).handler(group=GROUP, lease="300ms")(bill)
+    async with cut_off.worker() as worker:
+        link, away = worker.lanes[0].outbox._link, asyncio.Event()
+        sent = link.call
+
+        async def not_sent(call: Any, *, wait_ms: int = 0) -> Any:
+            if not away.is_set():
+                raise Unavailable("no way there")
+            return await sent(call, wait_ms=wait_ms)
+
+        link.call = not_sent  # type: ignore[method-assign]
+        await cut_off.stream(stream).add({"n": 0})
+        await wait_until(lambda: len(ledger) == 1)
+        worker.lanes[0].reader.stop()
+        assert worker._lifeline is not None
+        worker._lifeline.cut()
+        await asyncio.sleep(0.1)  # its last read ends: from here on acks go over the outbox's own link
+        go.set()
+        async with sibling.worker():
+            await wait_until(lambda: counted(sibling, "acked_total") == 1)
+        away.set()
+        await wait_until(lambda: refusals)
+    assert refusals == [ledger.seen[0].owner]
+    assert counted(cut_off, "acked_total") == 0

@@ -246,8 +246,8 @@ async def test_a_repeated_ack_that_finds_nothing_after_its_lease_ran_out_is_not_
         await cut_off.stream(stream).add({"n": 0})
         await wait_until(lambda: len(ledger) == 1)
         worker.lanes[0].reader.stop()
-        assert worker._lifeline is not None
-        worker._lifeline.cut()
+        for lifeline in worker._lifelines:
+            lifeline.cut()
         await asyncio.sleep(0.1)  # its last read ends: from here on acks go over the outbox's own link
         go.set()
         async with sibling.worker():

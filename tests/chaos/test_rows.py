@@ -17,7 +17,7 @@ from headrace import points
 
 SEED = 7
 
-pytestmark = pytest.mark.timeout(150)
+pytestmark = [pytest.mark.timeout(150), pytest.mark.long]
 
 SHORT = [
     ("kill", "redis8", 4.0),

@@ -191,6 +191,7 @@ def test_being_told_to_stop_ends_after_the_batch(shop: Shop) -> None:
     shop.check(shop.run())
 
 
+@pytest.mark.long
 def test_tables_adopt_another_checkpoint_where_that_is_wanted(shop: Shop) -> None:
     shop.feed(sendings(60))
     shop.check(shop.run())
@@ -250,6 +251,7 @@ def process(shop: Shop, tmp_path: Path) -> Iterator[Process]:
 
 
 @pytest.mark.timeout(400)
+@pytest.mark.long
 def test_sigterm_ends_a_process_after_its_batch_with_exact_books(shop: Shop, process: Process) -> None:
     shop.feed(sendings(250))
     books = Ledger(LocalPlace(), f"{shop.pipeline.folder}/ledger")

@@ -26,7 +26,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
-from tests.support.history import Pen
+from bench.peers.pen import Pen
 
 Payload = dict[str, Any]
 Add = Callable[[str, list[Payload]], Awaitable[None]]

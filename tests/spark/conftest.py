@@ -56,6 +56,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     from pyspark.sql import SparkSession
 
+    from headrace.spark import register
+
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     home = tmp_path_factory.mktemp("spark")
@@ -77,6 +79,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         builder = SparkSession.builder.master("local[2]").appName("headrace-tests")
         session = builder.config(map=settings).getOrCreate()
     session.sparkContext.setLogLevel("OFF")
+    register(session)  # processes of their own, as the demo's and those of test_faults, find it by themselves
     yield session
     session.stop()
 

@@ -132,6 +132,7 @@ def test_payments_become_tables_windows_and_a_review_stream(shop: Shop) -> None:
 STEPS = ("_write_tables", "_write_streams", "_refresh_windows")
 
 
+@pytest.mark.long
 def test_a_driver_that_dies_after_any_step_is_repeated_without_a_trace(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -277,6 +278,7 @@ def _as_toml(shop: Shop) -> str:
 
 
 @pytest.mark.timeout(400)
+@pytest.mark.long
 def test_a_process_killed_inside_a_batch_is_followed_by_another(shop: Shop, tmp_path: Path) -> None:
     shop.feed(sendings(400))
     process = Process(shop, tmp_path / "pipeline.toml", tmp_path / "pipeline.log")

@@ -80,7 +80,7 @@ def test_the_other_modes_drop_the_bytes_or_fail(spark: SparkSession) -> None:
 
 
 def test_every_broken_rule_is_named_and_null_breaks_a_rule(spark: SparkSession) -> None:
-    rules = [Rule("positive", "amount > 0"), Rule("dated", "at > timestamp'2000-01-01'")]
+    rules = [Rule("positive", "amount > 0"), Rule("dated", "at > timestamp '2000-01-01'")]
     payloads = [b'{"id":"a","amount":1,"at":"2026-01-01T00:00:00Z"}', b'{"id":"a","amount":-1}', b"{"]
     rows = by_id(stages.validate(stages.decode(entries(spark, *payloads), JSON), rules))
     assert rows["1-0"]["_status"] == "out"

@@ -32,7 +32,8 @@ demo: $(RUN_STAMP) java  ## 20,000 payments, three workers, one killed, one paus
 	@$(PY) -m headrace.demo $(ARGS)
 
 test: $(DEV_STAMP) java servers  ## run the tests; ARGS="-k lease --servers redis8" narrows them
-	$(PY) -m pytest -n 3 --dist loadgroup -m "not cluster and not long" $(ARGS)
+	$(PY) -m pytest -n 3 --dist loadgroup -m "not cluster and not long and not jvm" $(ARGS)
+	$(PY) -m pytest -n 0 -p no:randomly -m "jvm and not cluster and not long" tests/spark $(ARGS)
 
 cluster: $(DEV_STAMP) java servers  ## Spark on a standalone cluster and through Connect, with executors and drivers killed
 	@$(PIP) -e '.[cluster]'

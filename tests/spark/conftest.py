@@ -40,7 +40,8 @@ def pytest_report_header() -> str:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Whoever comes first starts Spark. A time-out would break the session's gateway for all that follow.
 
-    With several workers side by side, all that share the session go to one of them: one JVM is enough for two cores.
+    All that share the session are marked: `make test` runs them in one process of their own, because one JVM is enough
+    for two cores.
     """
     here = Path(__file__).parent
     for item in items:
@@ -49,7 +50,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(PATIENCE_S))
         if "spark" in getattr(item, "fixturenames", ()):
-            item.add_marker(pytest.mark.xdist_group("spark"))
+            item.add_marker(pytest.mark.jvm)
 
 
 @pytest.fixture(scope="session")
@@ -82,6 +83,14 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     register(session)  # processes of their own, as the demo's and those of test_faults, find it by themselves
     yield session
     session.stop()
+
+
+@pytest.fixture(autouse=True)
+def active(request: pytest.FixtureRequest) -> None:
+    """Spark looks sources up in the thread's active session, which a query of an earlier test may have changed."""
+    if "spark" in request.fixturenames:
+        session = request.getfixturevalue("spark")
+        session._get_j_spark_session_class(session._jvm).setActiveSession(session._jsparkSession)
 
 
 @pytest.fixture

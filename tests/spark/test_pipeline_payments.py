@@ -154,6 +154,7 @@ def _dying_after(step: Callable[..., Any]) -> Callable[..., Any]:
     return die
 
 
+@pytest.mark.long
 def test_books_that_do_not_balance_stop_the_pipeline(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     shop.feed(sendings(100))
     with monkeypatch.context() as patch:

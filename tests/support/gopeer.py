@@ -53,7 +53,9 @@ class GoPeer:
         return self.client.execute_command(*words)  # type: ignore[no-untyped-call]
 
     def tell(self, event: str, **about: Any) -> None:
-        print(json.dumps({"event": event, "at": time.monotonic(), **about}), flush=True)
+        # one write a line: threads that print at once would run their lines together
+        sys.stdout.write(json.dumps({"event": event, "at": time.monotonic(), **about}) + "\n")
+        sys.stdout.flush()
 
     def lock_key(self, stream: str, id_: str) -> str:
         return f"{stream}{SEPARATOR}{id_}"

@@ -6,7 +6,7 @@ Spark builds this object anew in several processes and pickles it between them, 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, MutableMapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from pyspark.sql.datasource import (
     DataSource,
@@ -49,12 +49,17 @@ class Refused(DataSourceStreamReader):
         raise self._error
 
 
+READS: Final = frozenset({"streams", "subscribe", "streamspattern", "subscribepattern"})  # what only a source is told
+
+
 class RedisStreams(DataSource):
     """``spark.read.format("redis-streams")`` and its three siblings."""
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)
-        if runs(LOADING):  # with a schema of the user's, schema() is not asked
+        # With a schema of the user's, schema() is not asked. The same process makes a streaming query's sink, which
+        # cannot be told apart but by its options.
+        if runs(LOADING) and any(word.lower() in READS for word in options):
             plainly(self._check_source)
 
     @classmethod

@@ -21,6 +21,7 @@ OwnServer = Callable[..., Server]
 
 
 @pytest.mark.servers("redis8", "redis6")
+@pytest.mark.long  # compares times: beside other tests the cores are not its own
 async def test_orphans_are_shared_by_all_workers(server: Server, stream: str, make_app: MakeApp) -> None:
     """SPEC 14: 4 workers start 1,000 orphans in under a third of the time one needs, 16 slots each, 40 ms a message."""
     took = {}

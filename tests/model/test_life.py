@@ -29,6 +29,7 @@ from headrace.redis.calls import Word
 from headrace.redis.letters import open_letter
 from tests.support.lab import Lab
 from tests.support.servers import Server
+from tests.support.wait import wait_until_sync
 
 OWNERS = ("ann", "bob", "eve")
 LEASE_MS = 60_000
@@ -223,9 +224,15 @@ class Lives(RuleBasedStateMachine):
 
     # ── what waits ──
 
+    def _until_due(self, ripe: set[bytes]) -> None:
+        """A delay of nothing ends with the millisecond it began in (park.lua rounds up); the server's clock decides."""
+        latest_ms = max((score for id_, score in self.lab.due_set().items() if id_ in ripe), default=0)
+        wait_until_sync(lambda: self.lab.now_ms() >= latest_ms, interval=0.001)
+
     @rule(owner=st.sampled_from(OWNERS), limit=st.integers(1, 10))
     def due(self, owner: str, limit: int) -> None:
         ripe = {id_ for id_ in self._in("waiting") if self.messages[id_].is_due}
+        self._until_due(ripe)
         found = self.lab.call(scripts.due(self.lab.keys, self.lab.group, owner, limit))
         taken = {id_: attempt for id_, _, attempt, _, _ in found.taken}
         assert taken.keys() <= {id_ for id_ in ripe if not self.messages[id_].deleted}

@@ -172,7 +172,10 @@ def test_a_small_demo_tells_its_story_and_its_ledger_adds_up() -> None:
 
 
 def test_an_interrupted_demo_takes_its_workers_with_it() -> None:
-    demo = subprocess.Popen([*DEMO, "--payments", "5000", "--plain"], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    # In the background of a shell SIGINT is ignored, and so by whatever is started there: the demo is to hear it.
+    hearing = {"preexec_fn": lambda: signal.signal(signal.SIGINT, signal.default_int_handler)}
+    words = [*DEMO, "--payments", "5000", "--plain"]
+    demo = subprocess.Popen(words, cwd=ROOT, stdout=subprocess.PIPE, text=True, **hearing)
     assert demo.stdout is not None
     workers: list[int] = []
     for line in demo.stdout:

@@ -44,9 +44,12 @@ def _die_with_parent() -> None:
 
 
 def free_port() -> int:
-    """A port that is free now, and so is the one of its cluster bus."""
+    """A port that is free now, and so is the one of its cluster bus.
+
+    Both lie below those that a system gives to outgoing connections: one of these would take it before the server does.
+    """
     while True:
-        port = 20_000 + secrets.randbelow(25_000)
+        port = 10_000 + secrets.randbelow(10_000)
         try:
             for probed in (port, port + BUS):
                 with socket.socket() as probe:

@@ -9,13 +9,14 @@ from typing import Final
 from chaos.facts import Promise
 from chaos.feeder import Traffic
 from chaos.scenario import EVERY, Plan, Scenario, Staff
-from chaos.topology import ServerPlan
+from chaos.topology import KINDS, Kind, ServerPlan
 
 QUICK: Final = {"ok": 0.9, "sink": 0.06, "slow": 0.02, "flaky": 0.01, "handback": 0.01}
 """Mostly quick handlers, a little of everything else."""
 ANY: Final = math.inf
 DISK: Final = ("redis8", "valkey9")
 """Servers that can be asked whether a write is on disk (WAITAOF)."""
+REPLICATED: Final[tuple[Kind, ...]] = ("sentinel", "cluster")
 
 ROWS: Final = (
     Scenario(
@@ -27,6 +28,7 @@ ROWS: Final = (
         Staff(workers=4),
         promise=Promise(burns=ANY),
         rescues=True,
+        played=KINDS,
     ),
     Scenario(
         1,
@@ -59,6 +61,7 @@ ROWS: Final = (
         promise=Promise(burns=ANY, max_attempts=3),  # the wait before a last attempt is short then
         play="crash_points",
         seconds=0.0,
+        played=KINDS,
     ),
     Scenario(
         3,
@@ -68,6 +71,7 @@ ROWS: Final = (
         (Plan("pause", (1.3, 2.0)), Plan("pause", (3.0, 5.0), {"times": 2, "between_s": 0.05})),
         Staff(workers=4, lease_s=1.0, concurrency=200),
         promise=Promise(burns=ANY),
+        played=KINDS,
     ),
     Scenario(
         4,
@@ -107,6 +111,7 @@ ROWS: Final = (
         Traffic({"ok": 0.9, "slow": 0.06, "sink": 0.04}, rate=4_000, slow_s=(0.05, 0.5)),
         (Plan("roll", (0.8, 1.5)),),
         Staff(workers=3, lease_s=5.0, concurrency=200),
+        played=KINDS,
     ),
     Scenario(
         7,
@@ -126,6 +131,7 @@ ROWS: Final = (
         server=ServerPlan(aof=True),
         promise=Promise(level="disk", keeps=False),
         servers=DISK,
+        topologies=("single",),
     ),
     Scenario(
         8,
@@ -134,6 +140,7 @@ ROWS: Final = (
         Traffic(QUICK, rate=3_000),
         (Plan("kill-server", (2.5, 4.0)),),
         server=ServerPlan(aof=True, fsync="always"),
+        topologies=("single",),
     ),
     Scenario(
         9,
@@ -159,19 +166,32 @@ ROWS: Final = (
         10,
         "failover-partitioned",
         "failover with a partitioned replica",
-        Traffic(QUICK, level="replicated", batch=500),
-        promise=Promise(level="replicated", keeps=False),
-        topologies=("sentinel", "cluster"),
+        Traffic(QUICK, rate=600, batch=20, level="replicated"),
+        (Plan("failover-partitioned", (1.5, 1.5), most=1),),
+        promise=Promise(level="replicated", keeps=False, burns=ANY),
+        topologies=REPLICATED,
+        played=REPLICATED,
     ),
     Scenario(
         11,
         "zombie-primary",
         "zombie primary",
-        Traffic(QUICK, level="replicated", batch=500),
-        promise=Promise(level="replicated", keeps=False),
-        topologies=("sentinel", "cluster"),
+        Traffic(QUICK, rate=600, batch=20, level="replicated"),
+        (Plan("zombie-primary", (1.5, 1.5), most=1),),
+        Staff(settings={"connect": {"command_timeout": "1s", "connect_timeout": "1s"}}),
+        promise=Promise(level="replicated", keeps=False, burns=ANY),
+        topologies=REPLICATED,
+        played=REPLICATED,
     ),
-    Scenario(12, "slot-migration", "slot migration under load", Traffic(QUICK), topologies=("cluster",)),
+    Scenario(
+        12,
+        "slot-migration",
+        "slot migration under load",
+        Traffic(QUICK, rate=2_000, slow_s=(0.05, 0.8)),
+        (Plan("move-slot", (1.0, 2.0)), Plan("move-slot", (1.5, 2.5), {"atomic": True})),
+        topologies=("cluster",),
+        played=("cluster",),
+    ),
     Scenario(
         13,
         "cut",
@@ -180,6 +200,7 @@ ROWS: Final = (
         # Not so often that one worker hears no whole answer for a lease: what it holds unknowingly is rescued then.
         (Plan("cut-mid-frame", (0.15, 0.4)), Plan("cut", (2.0, 3.0), {"storm": 4})),
         Staff(workers=3, lease_s=3.0, proxied=True),
+        played=KINDS,
     ),
     Scenario(
         14,
@@ -219,6 +240,7 @@ ROWS: Final = (
             Plan("refuse", (3.5, 4.5), {"word": "TRYAGAIN"}),
         ),
         Staff(workers=3, lease_s=2.0, proxied=True),
+        topologies=("single",),
     ),
     Scenario(
         18,
@@ -234,6 +256,7 @@ ROWS: Final = (
         "SCRIPT FLUSH",
         Traffic(QUICK, rate=6_000),
         (Plan("flush-scripts", (0.05, 0.2)),),
+        played=KINDS,
     ),
     Scenario(
         20,
@@ -406,6 +429,7 @@ ROWS: Final = (
         promise=Promise(burns=ANY, max_attempts=10),
         seconds=30.0,
         quiet_share=0.25,
+        topologies=("single",),
     ),
 )
 

@@ -44,8 +44,9 @@ class Stage:
         self.topology = topology
         self.folder = folder
         self.canary = ""
-        self.streams = [STREAM]
-        self.qualified = False  # with several streams ids are written with their stream before them
+        # A script of its own is about one stream; traffic goes to every shard.
+        self.streams = [STREAM] if scenario.play else topology.streams(STREAM)
+        self.qualified = len(self.streams) > 1  # ids are written with their stream before them then
         self.pen = Pen(folder / "nemesis.jsonl")
         self.orders = Orders(seed, scenario.traffic.mix, scenario.traffic.slow_s, scenario.traffic.pad)
         self.healed = folder / "healed"
@@ -54,6 +55,7 @@ class Stage:
         self.lease_s = scenario.staff.lease_s
         self.crew: Crew
         self.feeder: Feeder
+        self.moving = asyncio.Lock()
         self.begun = self.ended = 0.0
 
     @property
@@ -73,6 +75,10 @@ class Stage:
     def healed_fault(self, what: str) -> None:
         self.pen.note("fault", "ok", what=what)
 
+    def id_of(self, raw: bytes, stream: str = "") -> str:
+        """A message's id as it is written in the histories."""
+        return f"{stream or self.stream}/{raw.decode()}" if self.qualified else raw.decode()
+
     def proxy_of(self, worker: Worker) -> Proxy:
         return self.proxies[worker.proxy]
 
@@ -91,6 +97,7 @@ class Stage:
             "url": self.topology.url,
             "folder": str(self.folder),
             "streams": self.streams,
+            "qualified": self.qualified,
             "handler": handler,
             "healed": str(self.healed),
             "app": {"grace": "2s"},
@@ -101,9 +108,9 @@ class Stage:
         """One more worker; where workers are proxied, behind a proxy of its own."""
         if not self.scenario.staff.proxied:
             return await self.crew.hire(**settings)
-        proxy = await Proxy(self.server.socket).__aenter__()
+        proxy = await Proxy(*self.topology.behind).__aenter__()
         self.proxies.append(proxy)
-        worker = await self.crew.hire(url=self.topology.url_at(proxy.port), **settings)
+        worker = await self.crew.hire(**self.topology.through(proxy.ports), **settings)
         worker.proxy = len(self.proxies) - 1
         return worker
 
@@ -163,11 +170,14 @@ class Stage:
     async def idle_commands_per_s(self) -> float:
         """Commands that one worker with nothing to do sends in a second."""
         workers = max(1, len(self.crew.alive))
-        admin = self.topology.admin
-        before = admin.info("stats")["total_commands_processed"]
+        masters = self.topology.masters
+
+        def processed() -> int:
+            return sum(master.info("stats")["total_commands_processed"] for master in masters)
+
+        before = processed()
         await asyncio.sleep(QUIET_S)
-        after = admin.info("stats")["total_commands_processed"]
-        return float(after - before - 1) / QUIET_S / workers / len(self.streams)
+        return float(processed() - before - len(masters)) / QUIET_S / workers / len(self.streams)
 
     async def finish(self) -> Left:
         """Heal is done: drain, watch, stop, and look at what is left."""
@@ -223,7 +233,7 @@ async def stage(
             libraries.environment(scenario.staff.preload, folder),
         )
         stack.push_async_callback(told.crew.close)
-        told.feeder = Feeder(servers.url, [told.stream], told.orders, scenario.traffic, told.pen)
+        told.feeder = Feeder(servers.url, told.streams, told.orders, scenario.traffic, told.pen)
         stack.push_async_callback(told.feeder.close)
         stack.push_async_callback(_close_all, told.proxies)
         yield told

@@ -119,12 +119,13 @@ async def _parent(stage: Stage, stream: str, point: str) -> None:
 
 async def _cut_readers(stage: Stage) -> None:
     """Cut the readers' connections now and then, so that what they hold unknowingly has to be found."""
-    client: Any = stage.topology.admin
+    nodes: list[Any] = [*stage.topology.nodes]
     while True:
         await asyncio.sleep(CUT_S)
-        for row in client.client_list():
-            if row["name"].startswith("headrace:") and row["name"].endswith(":read"):
-                client.client_kill_filter(_id=row["id"])
+        for node in nodes:
+            for row in node.client_list():
+                if row["name"].startswith("headrace:") and row["name"].endswith(":read"):
+                    node.client_kill_filter(_id=row["id"])
 
 
 def reached(stage: Stage) -> set[tuple[str, int]]:

@@ -18,7 +18,7 @@ from chaos.mutants import MUTANTS
 from chaos.runner import Result, say
 from chaos.scenario import EVERY
 from chaos.scenarios import ROWS, named
-from chaos.topology import KINDS
+from chaos.topology import KINDS, Kind
 
 _UNITS = {"s": 1, "m": 60, "h": 3600}
 
@@ -77,7 +77,7 @@ async def _all(options: argparse.Namespace) -> dict[str, Any]:
 
 async def _soak(options: argparse.Namespace) -> dict[str, Any]:
     folder = options.results or runner.RESULTS
-    topology = options.topology or "single"
+    topology: Kind = options.topology or "single"
     results = await campaign.soak(options.length, options.seed, options.server or (), topology, folder)
     table.write(folder)
     return campaign.summary(results)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from headrace.lifeline import Lifeline
-from headrace.redis import endings, scripts
+from headrace.redis import endings, ownership, scripts
 from headrace.redis.calls import Script
 
 
@@ -31,12 +31,13 @@ class Mutant:
 def _swap(name: str, *changes: tuple[str, str]) -> None:
     """Replace parts of one script, everywhere it is used."""
     holder = f"_{name.upper()}"
-    text: str = getattr(scripts, holder).text
+    module = scripts if hasattr(scripts, holder) else ownership
+    text: str = getattr(module, holder).text
     for old, new in changes:
         if old not in text:
             raise LookupError(f"mutant of {name}.lua: it does not hold {old!r} any more")
         text = text.replace(old, new)
-    setattr(scripts, holder, Script(name, text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()))
+    setattr(module, holder, Script(name, text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()))
 
 
 _TAKEN: Final = "row[2] ~= owner or row[4] ~= count"
@@ -65,6 +66,10 @@ def _retry_unfenced() -> None:
 
 def _bury_unfenced() -> None:
     _swap("bury", (_TAKEN, "false"))
+
+
+def _position_unfenced() -> None:
+    _swap("pos_ack", ("now[1] ~= owner or now[2] ~= epoch", "false"))
 
 
 def _rescue_without_cursor() -> None:
@@ -100,6 +105,9 @@ MUTANTS: Final[Mapping[str, Mutant]] = {
             "herd-behind",
             _rescue_without_cursor,
             ("valkey9", "redis6"),
+        ),
+        Mutant(
+            "position-unfenced", "an ack of a position that does not ask who owns it", "pause-owner", _position_unfenced
         ),
         Mutant("claims-counted", "a claim that counts as an attempt", "roll-short-grace", _claims_counted),
     )

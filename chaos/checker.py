@@ -266,7 +266,10 @@ class _Case:
             return
         died = self._died.get(former.pid, math.inf)
         if died < start.at and start.attempt < self._promise.max_attempts:  # the last one waits, to run alone
-            self._rescued(id_, start.at - max(died, former.at))
+            since = max(died, former.at)
+            if start.attempt > former.attempt + 1:  # somebody held it in between, and died before the start
+                since = max(since, *(at for at in self._died.values() if at < start.at))
+            self._rescued(id_, start.at - since)
 
     def _rescued(self, id_: str, seconds: float) -> None:
         self._rescued_s.append(seconds)

@@ -25,7 +25,7 @@ class Mutant:
     scenario: str
     break_it: Callable[[], None]
     servers: tuple[str, ...] = ("redis8", "valkey9")
-    seconds: float = 4.0
+    seconds: float = 2.5
 
 
 def _swap(name: str, *changes: tuple[str, str]) -> None:

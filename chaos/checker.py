@@ -238,15 +238,28 @@ class _Case:
     def _attempts(self, id_: str, life: Life) -> None:
         if len(life.starts) > self._promise.max_attempts:
             self._breach("S5", f"{id_} was started {len(life.starts)} times, {self._promise.max_attempts} are allowed")
-        spent = 0
-        for at, start in enumerate(life.starts):
+        spent = highest = 0
+        former: Event | None = None
+        for start in life.starts:
+            if start.attempt < highest:
+                self._started_late(id_, life, start)
+                continue
+            highest = start.attempt
             if start.attempt > spent + 1:
                 self._burnt += start.attempt - spent - 1
                 if self._burnt > self._promise.burns * len(self._died) and self._keeps(life):
                     self._breach("S5", f"{id_}: attempt {start.attempt} is start {spent + 1}: attempts were burnt")
-            if at:
-                self._followed(id_, life, life.starts[at - 1], start)
+            if former is not None:
+                self._followed(id_, life, former, start)
+            former = start
             spent = start.attempt - (1 if self._was_released(life, start) else 0)
+
+    def _started_late(self, id_: str, life: Life, start: Event) -> None:
+        """One that woke up began what it had read before; its outcome is refused. One that never slept was robbed."""
+        if start.pid not in self._excused:
+            self._robbed += 1
+            if not self._promise.robs and self._keeps(life):
+                self._breach("S5", f"{id_} was taken from {start.owner}, which was alive")
 
     def _was_released(self, life: Life, start: Event) -> bool:
         return any(

@@ -143,6 +143,15 @@ def test_s5_a_message_taken_from_a_live_owner() -> None:
     assert tale.judged().figures["robbed"] == 1
 
 
+def test_s5_one_that_slept_starts_what_it_had_read_before_and_robs_nobody() -> None:
+    def late(**about: Any) -> Tale:
+        tale = Tale().add().tell("fault", "invoke", what="pause", pids=[ord("a")], **about).start("b", 2)
+        return tale.start("a", 1).ends("ack", "fail", "a", 1).ends("ack", "ok", "b", 2)
+
+    assert broken(late(excuses=True).tell("died", pid=1, code=-9).judged()) == set()
+    assert "S5" in broken(late(excuses=False).tell("died", pid=1, code=-9).judged())
+
+
 def test_s5_more_starts_than_allowed() -> None:
     tale = Tale().add()
     for attempt in range(1, 5):

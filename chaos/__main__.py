@@ -95,7 +95,7 @@ async def _mutants(options: argparse.Namespace) -> dict[str, Any]:
         scenario = named(mutant.scenario)[0]
         server = mutant.servers[0]
         broken = await runner.run(scenario, options.seed, server, "single", mutant.seconds, mutant.name)
-        caught[mutant.name] = sorted(broken.breaches)
+        caught[mutant.name] = mutant.caught_by(broken.breaches)
         say(f"{mutant.name:<24} {mutant.mistake}: {' '.join(caught[mutant.name]) or 'NOT CAUGHT'}")
     return {"holds": all(caught.values()), "caught": caught}
 

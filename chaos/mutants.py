@@ -7,7 +7,7 @@ has no switch for it. A text that no longer holds what a mutant replaces is an e
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -24,8 +24,13 @@ class Mutant:
     mistake: str
     scenario: str
     break_it: Callable[[], None]
+    breaks: frozenset[str]  # the invariants, of which at least one must be found broken
     servers: tuple[str, ...] = ("redis8", "valkey9")
     seconds: float = 2.5
+
+    def caught_by(self, breaches: Iterable[str]) -> list[str]:
+        """Which of what was found broken is its own doing. That a mutant does not drain proves nothing."""
+        return sorted(self.breaks.intersection(breaches))
 
 
 def _swap(name: str, *changes: tuple[str, str]) -> None:
@@ -91,25 +96,44 @@ def _claims_counted() -> None:
     endings.Endings._release = release  # type: ignore[method-assign]  # noqa: SLF001
 
 
+_FENCE: Final = frozenset({"S3", "S4", "S6"})
+
 MUTANTS: Final[Mapping[str, Mutant]] = {
     mutant.name: mutant
     for mutant in (
-        Mutant("plain-xack", "an ack that does not ask who owns the message", "pause", _plain_xack),
-        Mutant("ack-before-append", "a burial that acks first and appends then", "wrong-type", _ack_before_append),
-        Mutant("no-renewal", "leases that nobody renews", "slow", _no_renewal),
-        Mutant("retry-unfenced", "a retry that does not ask who owns the message", "pause", _retry_unfenced),
-        Mutant("bury-unfenced", "a burial that does not ask who owns the message", "pause", _bury_unfenced),
+        Mutant("plain-xack", "an ack that does not ask who owns the message", "pause", _plain_xack, _FENCE),
+        Mutant(
+            "ack-before-append",
+            "a burial that acks first and appends then",
+            "wrong-type",
+            _ack_before_append,
+            frozenset({"S1", "S6"}),
+        ),
+        Mutant("no-renewal", "leases that nobody renews", "slow", _no_renewal, frozenset({"S5"})),
+        Mutant("retry-unfenced", "a retry that does not ask who owns the message", "pause", _retry_unfenced, _FENCE),
+        Mutant("bury-unfenced", "a burial that does not ask who owns the message", "pause", _bury_unfenced, _FENCE),
         Mutant(
             "rescue-without-cursor",
             "a rescue that starts at the oldest entry every time",
             "herd-behind",
             _rescue_without_cursor,
+            frozenset({"L1"}),
             ("valkey9", "redis6"),
         ),
         Mutant(
-            "position-unfenced", "an ack of a position that does not ask who owns it", "pause-owner", _position_unfenced
+            "position-unfenced",
+            "an ack of a position that does not ask who owns it",
+            "pause-owner",
+            _position_unfenced,
+            _FENCE,
         ),
-        Mutant("claims-counted", "a claim that counts as an attempt", "roll-short-grace", _claims_counted),
+        Mutant(
+            "claims-counted",
+            "a claim that counts as an attempt",
+            "roll-short-grace",
+            _claims_counted,
+            frozenset({"S5"}),
+        ),
     )
 }
 

@@ -19,7 +19,7 @@ from tests.support.wait import wait_until
 ORPHANS: Final = 1_000
 FRESH: Final = 600
 IN_FRONT: Final = "gone"
-BROKEN_S: Final = 6.0  # a core that finds them takes about a lease; for a mutant nobody waits longer
+BROKEN_S: Final = 5.0  # a core that finds them takes about a lease; for a mutant nobody waits longer
 
 
 async def play(stage: Stage) -> Verdict:

@@ -66,7 +66,7 @@ async def test_every_invariant_holds(name: str, server: str, seconds: float) -> 
 async def test_a_broken_core_is_caught(mutant: Mutant) -> None:
     """FAULTS: a checker that catches nothing proves nothing. The core as it is passes the same scenarios above."""
     result = await _run(mutant.scenario, mutant.servers[0], mutant.seconds, mutant.name)
-    assert result.breaches, f"{mutant.mistake}: not caught"
+    assert mutant.caught_by(result.breaches), f"{mutant.mistake}: not caught, found was {result.breaches}"
 
 
 def test_every_mutant_has_its_scenario_among_those_that_the_core_passes() -> None:

@@ -67,7 +67,8 @@ ROWS: Final = (
         3,
         "pause",
         "SIGSTOP beyond the lease, then CONT, also twice",
-        Traffic({"ok": 0.7, "slow": 0.1, "again": 0.08, "grave": 0.04, "sink": 0.08}, rate=1_500, slow_s=(0.2, 1.8)),
+        # So long that a sleeper wakes while another is at work on what it held: only then a missing fence shows.
+        Traffic({"ok": 0.3, "slow": 0.3, "again": 0.15, "grave": 0.1, "sink": 0.15}, rate=500, slow_s=(0.6, 1.8)),
         (Plan("pause", (1.3, 2.0)), Plan("pause", (3.0, 5.0), {"times": 2, "between_s": 0.05})),
         Staff(workers=4, lease_s=1.0, concurrency=200),
         promise=Promise(burns=ANY),

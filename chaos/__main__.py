@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import itertools
 import json
 import re
 import sys
@@ -17,7 +18,7 @@ from chaos.mutants import MUTANTS
 from chaos.runner import Result, say
 from chaos.scenario import EVERY
 from chaos.scenarios import ROWS, named
-from chaos.topology import KINDS
+from chaos.topology import KINDS, Kind
 
 _UNITS = {"s": 1, "m": 60, "h": 3600}
 
@@ -37,7 +38,7 @@ def _arguments(words: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=1, help="a seed gives the same schedule and the same orders again")
     parser.add_argument("--seconds", type=float, default=0.0, help="length of the traffic; the row's own without it")
     parser.add_argument("--server", choices=EVERY, action="append", help="may be repeated; the row's first without it")
-    parser.add_argument("--topology", choices=KINDS, default="single")
+    parser.add_argument("--topology", choices=KINDS, help="those that the row names without it")
     parser.add_argument("--results", type=Path, default=None, help="folder for results files")
     parser.add_argument("--minutes", type=float, default=30.0, help="of `long`")
     parser.add_argument("--length", type=_duration, default=7_200.0, help="of `soak`: 90s, 30m, 2h")
@@ -52,11 +53,12 @@ def _tell(result: Result) -> None:
 
 
 async def _rows(options: argparse.Namespace) -> dict[str, Any]:
-    """One row: on every server named."""
+    """One row: on every topology and server named."""
     results = []
     for scenario in named(options.what):
-        for server in options.server or scenario.servers[:1]:
-            result = await runner.run(scenario, options.seed, server, options.topology, options.seconds)
+        kinds = [options.topology] if options.topology else scenario.played
+        for kind, server in itertools.product(kinds, options.server or scenario.servers[:1]):
+            result = await runner.run(scenario, options.seed, server, kind, options.seconds)
             _tell(result)
             if options.results is not None:
                 result.write(options.results)
@@ -75,7 +77,8 @@ async def _all(options: argparse.Namespace) -> dict[str, Any]:
 
 async def _soak(options: argparse.Namespace) -> dict[str, Any]:
     folder = options.results or runner.RESULTS
-    results = await campaign.soak(options.length, options.seed, options.server or (), options.topology, folder)
+    topology: Kind = options.topology or "single"
+    results = await campaign.soak(options.length, options.seed, options.server or (), topology, folder)
     table.write(folder)
     return campaign.summary(results)
 
@@ -92,7 +95,7 @@ async def _mutants(options: argparse.Namespace) -> dict[str, Any]:
         scenario = named(mutant.scenario)[0]
         server = mutant.servers[0]
         broken = await runner.run(scenario, options.seed, server, "single", mutant.seconds, mutant.name)
-        caught[mutant.name] = sorted(broken.breaches)
+        caught[mutant.name] = mutant.caught_by(broken.breaches)
         say(f"{mutant.name:<24} {mutant.mistake}: {' '.join(caught[mutant.name]) or 'NOT CAUGHT'}")
     return {"holds": all(caught.values()), "caught": caught}
 

@@ -11,29 +11,29 @@ from chaos import runner
 from chaos.runner import Result, say
 from chaos.scenario import Scenario
 from chaos.scenarios import ROWS, named
-from chaos.topology import Kind
+from chaos.topology import KINDS, Kind
 
 SOAK_BLOCK_S = 300.0  # a soak is a row of runs of this length, each with a seed of its own
 
 
-def server_of(scenario: Scenario, seed: int, servers: Sequence[str]) -> str:
-    """Which server of the row a run takes when none is named: another one for each seed and row."""
+def server_of(scenario: Scenario, seed: int, servers: Sequence[str], topology: Kind = "single") -> str:
+    """Which server of the row a run takes when none is named: another one for each seed, row and topology."""
     fitting = [key for key in scenario.servers if not servers or key in servers]
-    return fitting[(scenario.row + seed) % len(fitting)] if fitting else scenario.servers[0]
+    number = scenario.row + seed + KINDS.index(topology)
+    return fitting[number % len(fitting)] if fitting else scenario.servers[0]
 
 
-async def every_row(
-    seed: int, servers: Sequence[str], topology: Kind, folder: Path, *, spread: bool = True
-) -> list[Result]:
-    """Every scenario once: on the servers named, or with `spread` on one that the seed picks."""
+async def every_row(seed: int, servers: Sequence[str], topology: Kind | None, folder: Path) -> list[Result]:
+    """Every scenario once on each topology that it names (or on the one given): on the servers named, or on one that
+    the seed picks."""
     results = []
     for scenario in ROWS:
-        keys = [server_of(scenario, seed, ())] if spread and not servers else [*servers] or [*scenario.servers]
-        for key in keys:
-            result = await runner.run(scenario, seed, key, topology)
-            say(result.as_line())
-            result.write(folder)
-            results.append(result)
+        for kind in scenario.played if topology is None else (topology,):
+            for key in servers or [server_of(scenario, seed, (), kind)]:
+                result = await runner.run(scenario, seed, key, kind)
+                say(result.as_line())
+                result.write(folder)
+                results.append(result)
     return results
 
 
@@ -62,6 +62,8 @@ def summary(results: Sequence[Result]) -> dict[str, Any]:
         "holds": all(result.holds for result in played),
         "runs": len(played),
         **{name: total(name) for name in ("messages", "lost", "duplicates", "refused", "burnt", "deaths")},
-        "broken": [f"{result.row} {result.name} on {result.server}" for result in played if not result.holds],
+        "broken": [
+            f"{result.row} {result.name} on {result.server} {result.topology}" for result in played if not result.holds
+        ],
         "skipped": {f"{result.row} {result.name}": result.skipped for result in results if result.skipped},
     }

@@ -32,6 +32,7 @@ from tests.support.history import Event
 OUTCOMES: Final = frozenset({"ack", "retry", "release", "bury"})
 ENDS: Final = frozenset({"ack", "bury"})
 SPIN_PER_S: Final = 150.0  # commands of an idle worker: a look every 100 ms at what waits, and renewals
+FORGOT_S: Final = 2.0  # before and after a failover: what was on its way, and what an owner held that nobody knows of
 FLOOD_PER_S: Final = 20.0  # lines of one kind that speak of no message, in one process
 
 
@@ -101,6 +102,7 @@ class _Case:
         self._died: dict[int, float] = {}
         self._excused: set[int] = set()
         self._touched: set[int] = set()  # suffered a fault of any kind
+        self._forgot: list[list[float]] = []  # [from, until] of each time in which the server forgot
         self._trimmed: set[str] = set()
         self._trimmed_held: set[str] = set()
         self._rescued_s: list[float] = []
@@ -136,8 +138,13 @@ class _Case:
         about = event.about
         if event.op == "count":
             self._counts[about["name"]] += about["n"]
+        elif event.op == "fault" and event.kind == "ok":
+            if self._forgot and self._forgot[-1][1] == math.inf:
+                self._forgot[-1][1] = event.at + FORGOT_S
         elif event.op == "fault" and event.kind == "invoke":
             self._faults[about["what"]] += 1
+            if about.get("forgets"):
+                self._forgot.append([event.at - FORGOT_S, math.inf])
             self._touched.update(about.get("pids", ()))
             if about.get("excuses"):
                 self._excused.update(about.get("pids", ()))
@@ -164,6 +171,13 @@ class _Case:
         self._left_behind()
         self._liveness()
         return Verdict(dict(self._breaches), self._figures())
+
+    def _keeps(self, life: Life) -> bool:
+        """Whether the server kept what it had said about this message, so that it must be exact."""
+        if self._promise.keeps or not self._forgot:
+            return self._promise.keeps
+        told = [event.at for event in (*life.starts, *life.invoked, *life.answered)]
+        return not any(since <= at <= until for at in told for since, until in self._forgot)
 
     def _breach(self, invariant: str, example: str) -> None:
         self._breaches[invariant].add(example)
@@ -204,11 +218,11 @@ class _Case:
         effects = len(life.ok("ack"))
         if effects + bool(letters) > 1:
             self._duplicates += effects + bool(letters) - 1
-            if self._promise.keeps:
+            if self._keeps(life):
                 self._breach("S4", f"{id_} has {effects} committed effects and {letters} dead letters")
 
     def _superseded(self, id_: str, life: Life) -> None:
-        if not self._promise.keeps or len(life.starts) < 2:
+        if len(life.starts) < 2 or not self._keeps(life):
             return
         highest = max(start.attempt for start in life.starts)
         for event in life.answered:
@@ -224,15 +238,28 @@ class _Case:
     def _attempts(self, id_: str, life: Life) -> None:
         if len(life.starts) > self._promise.max_attempts:
             self._breach("S5", f"{id_} was started {len(life.starts)} times, {self._promise.max_attempts} are allowed")
-        spent = 0
-        for at, start in enumerate(life.starts):
+        spent = highest = 0
+        former: Event | None = None
+        for start in life.starts:
+            if start.attempt < highest:
+                self._started_late(id_, life, start)
+                continue
+            highest = start.attempt
             if start.attempt > spent + 1:
                 self._burnt += start.attempt - spent - 1
-                if self._burnt > self._promise.burns * len(self._died) and self._promise.keeps:
+                if self._burnt > self._promise.burns * len(self._died) and self._keeps(life):
                     self._breach("S5", f"{id_}: attempt {start.attempt} is start {spent + 1}: attempts were burnt")
-            if at:
-                self._followed(id_, life, life.starts[at - 1], start)
+            if former is not None:
+                self._followed(id_, life, former, start)
+            former = start
             spent = start.attempt - (1 if self._was_released(life, start) else 0)
+
+    def _started_late(self, id_: str, life: Life, start: Event) -> None:
+        """One that woke up began what it had read before; its outcome is refused. One that never slept was robbed."""
+        if start.pid not in self._excused:
+            self._robbed += 1
+            if not self._promise.robs and self._keeps(life):
+                self._breach("S5", f"{id_} was taken from {start.owner}, which was alive")
 
     def _was_released(self, life: Life, start: Event) -> bool:
         return any(
@@ -243,16 +270,19 @@ class _Case:
         """One start after another: by an outcome of its own, by a death, or by robbery."""
         if life.ended_by_itself(former):
             return
-        if former.attempt == start.attempt and self._promise.keeps and former.pid not in self._excused:
+        if former.attempt == start.attempt and former.pid not in self._excused and self._keeps(life):
             self._breach("S3", f"{id_}: attempt {start.attempt} was given to {former.owner} and {start.owner}")
         if former.pid not in self._excused:
             self._robbed += 1
-            if not self._promise.robs and self._promise.keeps:
+            if not self._promise.robs and self._keeps(life):
                 self._breach("S5", f"{id_} was taken from {former.owner}, which was alive")
             return
         died = self._died.get(former.pid, math.inf)
         if died < start.at and start.attempt < self._promise.max_attempts:  # the last one waits, to run alone
-            self._rescued(id_, start.at - max(died, former.at))
+            since = max(died, former.at)
+            if start.attempt > former.attempt + 1:  # somebody held it in between, and died before the start
+                since = max(since, *(at for at in self._died.values() if at < start.at))
+            self._rescued(id_, start.at - since)
 
     def _rescued(self, id_: str, seconds: float) -> None:
         self._rescued_s.append(seconds)
@@ -264,15 +294,16 @@ class _Case:
         """S4 for effects that are written with the ack."""
         written = Counter(id_ for id_, _ in self._left.sink)
         for id_, attempt in self._left.sink:
-            starts = [start for life in self._lives.get(id_, [Life()]) for start in life.starts]
+            lives = self._lives.get(id_, [Life()])
+            starts = [start for life in lives for start in life.starts]
             if not starts:
                 self._breach("S2", f"{id_} is in the sink and was never started")
-            elif self._promise.keeps and attempt < max(start.attempt for start in starts):
+            elif all(map(self._keeps, lives)) and attempt < max(start.attempt for start in starts):
                 self._breach("S3", f"{id_}: the sink has attempt {attempt}, a later one was started")
         for id_, times in written.items():
             if times > 1:
                 self._duplicates += times - 1
-                if self._promise.keeps:
+                if all(map(self._keeps, self._lives.get(id_, []))):
                     self._breach("S4", f"{id_} is in the sink {times} times")
 
     def _dead_letters(self, letters: Counter[str]) -> None:

@@ -42,7 +42,8 @@ def collect(stage: Stage, left: Left) -> None:
         expected |= {stream, keys.dead_letters, sink_of(stream), keys.owners(GROUP), keys.floor(GROUP)}
     found = {key.decode("utf-8", "backslashreplace") for key in client.scan_iter(count=1000)}
     left.keys = {key for key in found - expected if ":hr:added:" not in key and not key.startswith("bystander:")}
-    names = [str(row["name"]) for row in client.client_list()]
+    nodes: list[Any] = [*stage.topology.nodes]
+    names = [str(row["name"]) for node in nodes for row in node.client_list()]
     left.clients += [name for name in names if name.startswith("headrace:") and not name.startswith(FEEDERS)]
     left.log_lines_per_s = _log_rates(stage.folder, max(1.0, stage.ended - stage.begun))
     left.secrets = _places_of(stage, client)

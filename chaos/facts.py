@@ -16,7 +16,8 @@ class Promise:
     """What must hold under the faults of a scenario. Every field that weakens it names why.
 
     ``keeps``       False: the server may forget what it has answered (power loss), so work may be done again and only
-                    adds confirmed at ``level`` must survive
+                    adds confirmed at ``level`` must survive; where faults note when it forgets, only what was touched
+                    then is excused
     ``robs``        True: a live owner may lose its message (the server's clock was set forward, a partition)
     ``burns``       how many attempts a death may spend without a start that was noted: one under the supervisor, if the
                     process is killed between the mark of a start and the handler's first line; any number without it,

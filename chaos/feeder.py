@@ -9,6 +9,7 @@ import asyncio
 import os
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from chaos.facts import Level
@@ -44,23 +45,29 @@ class Feeder:
         self._traffic = traffic
         self._pen = pen
         self._stop = asyncio.Event()
-        self._full = False
+        self._full: set[str] = set()  # streams with enough to do
         self.added = 0
 
     async def run(self, seconds: float) -> None:
-        """Add at the scenario's rate until the time is over or stop() was called."""
-        begun = time.monotonic()
-        looking = asyncio.create_task(self._look())
+        """Add at the scenario's rate until the time is over or stop() was called: to each stream by itself, so that
+        one whose server is away keeps none of the others waiting."""
+        looking = [asyncio.create_task(self._look(stream)) for stream in self._streams]
         try:
-            while not self._stop.is_set() and time.monotonic() - begun < seconds:
-                behind = self.added - (time.monotonic() - begun) * self._traffic.rate
-                if self._full or behind > 0:
-                    await asyncio.sleep(min(0.02, max(0.001, behind / self._traffic.rate)))
-                    continue
-                await self.add(self._traffic.batch)
+            await asyncio.gather(*(self._feed(stream, seconds) for stream in self._streams))
         finally:
-            looking.cancel()
-            await asyncio.gather(looking, return_exceptions=True)
+            for task in looking:
+                task.cancel()
+            await asyncio.gather(*looking, return_exceptions=True)
+
+    async def _feed(self, stream: Stream[Order], seconds: float) -> None:
+        begun, rate, fed = time.monotonic(), self._traffic.rate / len(self._streams), 0
+        while not self._stop.is_set() and time.monotonic() - begun < seconds:
+            behind = fed - (time.monotonic() - begun) * rate
+            if stream.name in self._full or behind > 0:
+                await asyncio.sleep(min(0.02, max(0.001, behind / rate)))
+                continue
+            await self.add(self._traffic.batch, stream)
+            fed += self._traffic.batch
 
     def stop(self) -> None:
         self._stop.set()
@@ -68,12 +75,11 @@ class Feeder:
     async def close(self) -> None:
         await self._app.close()
 
-    async def add(self, count: int) -> None:
+    async def add(self, count: int, stream: Stream[Order]) -> None:
         """One batch. A producer's troubles are noted, and it goes on."""
         numbers = range(self.added, self.added + count)
         self.added += count
-        stream = self._streams[(numbers[0] // max(1, count)) % len(self._streams)]
-        if self._traffic.keyed:
+        if self._traffic.keyed or self._traffic.level == "replicated":
             await asyncio.gather(*(self._add_one(stream, n) for n in numbers))
             return
         orders = [self._orders.order(n) for n in numbers]
@@ -83,9 +89,9 @@ class Feeder:
             ids = [None if added is None else added.id for added in unknown.results]
         except HeadraceError:
             ids = [None] * count
-        if self._traffic.level != "received" and not await self._confirmed(stream):
+        if self._traffic.level == "disk" and not await self._confirmed(stream):
             ids = [None] * count
-        self._note(list(numbers), ids)
+        self._note(stream, list(numbers), ids)
         if None in ids:
             await asyncio.sleep(0.02)
 
@@ -95,34 +101,37 @@ class Feeder:
         try:
             added = await stream.add(self._orders.order(last), durability=self._traffic.level)
         except HeadraceError:
-            self._note([last], [None])
+            self._note(stream, [last], [None])
             return False
-        self._note([last], [added.id])
+        self._note(stream, [last], [added.id])
         return True
 
     async def _add_one(self, stream: Stream[Order], n: int) -> None:
+        """An add by itself: after a failover a later one says nothing of those before it."""
+        key = f"order-{n}" if self._traffic.keyed else None
         try:
-            added = await stream.add(self._orders.order(n), key=f"order-{n}")
+            added = await stream.add(self._orders.order(n), key=key, durability=self._traffic.level)
         except HeadraceError:
-            self._note([n], [None])
+            self._note(stream, [n], [None])
             await asyncio.sleep(0.05)
         else:
-            self._note([n], [added.id])
+            self._note(stream, [n], [added.id])
 
-    def _note(self, numbers: list[int], ids: Sequence[str | None]) -> None:
+    def _note(self, stream: Stream[Order], numbers: list[int], ids: Sequence[str | None]) -> None:
         now, pid = time.monotonic(), os.getpid()
+        before = f"{stream.name}/" if len(self._streams) > 1 else ""
         self._pen.note_all(
             [
-                Event(now, pid, "add", "info" if id_ is None else "ok", id_ or "", about={"n": n})
+                Event(now, pid, "add", "info" if id_ is None else "ok", before + id_ if id_ else "", about={"n": n})
                 for n, id_ in zip(numbers, ids, strict=True)
             ]
         )
 
-    async def _look(self) -> None:
+    async def _look(self, stream: Stream[Order]) -> None:
+        limit = self._traffic.backlog / len(self._streams)
         while True:
-            try:
-                left = [await stream.backlog(GROUP) for stream in self._streams]
-                self._full = sum(left) > self._traffic.backlog
-            except HeadraceError:
-                self._full = False
+            self._full.discard(stream.name)
+            with suppress(HeadraceError):
+                if await stream.backlog(GROUP) > limit:
+                    self._full.add(stream.name)
             await asyncio.sleep(LOOK_S)

@@ -7,12 +7,12 @@ has no switch for it. A text that no longer holds what a mutant replaces is an e
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 from headrace.lifeline import Lifeline
-from headrace.redis import endings, scripts
+from headrace.redis import endings, ownership, scripts
 from headrace.redis.calls import Script
 
 
@@ -24,19 +24,25 @@ class Mutant:
     mistake: str
     scenario: str
     break_it: Callable[[], None]
+    breaks: frozenset[str]  # the invariants, of which at least one must be found broken
     servers: tuple[str, ...] = ("redis8", "valkey9")
-    seconds: float = 4.0
+    seconds: float = 2.5
+
+    def caught_by(self, breaches: Iterable[str]) -> list[str]:
+        """Which of what was found broken is its own doing. That a mutant does not drain proves nothing."""
+        return sorted(self.breaks.intersection(breaches))
 
 
 def _swap(name: str, *changes: tuple[str, str]) -> None:
     """Replace parts of one script, everywhere it is used."""
     holder = f"_{name.upper()}"
-    text: str = getattr(scripts, holder).text
+    module = scripts if hasattr(scripts, holder) else ownership
+    text: str = getattr(module, holder).text
     for old, new in changes:
         if old not in text:
             raise LookupError(f"mutant of {name}.lua: it does not hold {old!r} any more")
         text = text.replace(old, new)
-    setattr(scripts, holder, Script(name, text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()))
+    setattr(module, holder, Script(name, text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()))
 
 
 _TAKEN: Final = "row[2] ~= owner or row[4] ~= count"
@@ -67,6 +73,10 @@ def _bury_unfenced() -> None:
     _swap("bury", (_TAKEN, "false"))
 
 
+def _position_unfenced() -> None:
+    _swap("pos_ack", ("now[1] ~= owner or now[2] ~= epoch", "false"))
+
+
 def _rescue_without_cursor() -> None:
     """Looks at the oldest entries only, as XAUTOCLAIM from 0-0 does: what lies behind fresh ones is never seen."""
     looked = "local rows = redis.call('XPENDING', stream, group, 'IDLE', lease_ms, ARGV[4], '+', count)"
@@ -86,22 +96,44 @@ def _claims_counted() -> None:
     endings.Endings._release = release  # type: ignore[method-assign]  # noqa: SLF001
 
 
+_FENCE: Final = frozenset({"S3", "S4", "S6"})
+
 MUTANTS: Final[Mapping[str, Mutant]] = {
     mutant.name: mutant
     for mutant in (
-        Mutant("plain-xack", "an ack that does not ask who owns the message", "pause", _plain_xack),
-        Mutant("ack-before-append", "a burial that acks first and appends then", "wrong-type", _ack_before_append),
-        Mutant("no-renewal", "leases that nobody renews", "slow", _no_renewal),
-        Mutant("retry-unfenced", "a retry that does not ask who owns the message", "pause", _retry_unfenced),
-        Mutant("bury-unfenced", "a burial that does not ask who owns the message", "pause", _bury_unfenced),
+        Mutant("plain-xack", "an ack that does not ask who owns the message", "pause", _plain_xack, _FENCE),
+        Mutant(
+            "ack-before-append",
+            "a burial that acks first and appends then",
+            "wrong-type",
+            _ack_before_append,
+            frozenset({"S1", "S6"}),
+        ),
+        Mutant("no-renewal", "leases that nobody renews", "slow", _no_renewal, frozenset({"S5"})),
+        Mutant("retry-unfenced", "a retry that does not ask who owns the message", "pause", _retry_unfenced, _FENCE),
+        Mutant("bury-unfenced", "a burial that does not ask who owns the message", "pause", _bury_unfenced, _FENCE),
         Mutant(
             "rescue-without-cursor",
             "a rescue that starts at the oldest entry every time",
             "herd-behind",
             _rescue_without_cursor,
+            frozenset({"L1"}),
             ("valkey9", "redis6"),
         ),
-        Mutant("claims-counted", "a claim that counts as an attempt", "roll-short-grace", _claims_counted),
+        Mutant(
+            "position-unfenced",
+            "an ack of a position that does not ask who owns it",
+            "pause-owner",
+            _position_unfenced,
+            _FENCE,
+        ),
+        Mutant(
+            "claims-counted",
+            "a claim that counts as an attempt",
+            "roll-short-grace",
+            _claims_counted,
+            frozenset({"S5"}),
+        ),
     )
 }
 

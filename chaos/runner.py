@@ -67,7 +67,7 @@ class Result:
         return file
 
     def as_line(self) -> str:
-        head = f"{self.row:>2} {self.name:<20} {self.server:<8} seed {self.seed:<6}"
+        head = f"{self.row:>2} {self.name:<20} {self.server:<8} {self.topology:<8} seed {self.seed:<6}"
         if self.skipped:
             return f"{head} SKIPPED: {self.skipped}"
         told = self.figures

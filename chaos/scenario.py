@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from chaos.facts import Promise
 from chaos.feeder import Traffic
-from chaos.topology import Kind, ServerPlan
+from chaos.topology import KINDS, Kind, ServerPlan
 
 EVERY: Final = ("redis8", "valkey9", "redis6", "redis7")
 
@@ -61,8 +61,9 @@ class Scenario:
     server: ServerPlan = field(default_factory=ServerPlan)
     promise: Promise = field(default_factory=Promise)
     servers: tuple[str, ...] = EVERY
-    topologies: tuple[Kind, ...] = ("single", "sentinel", "cluster")
-    seconds: float = 12.0
+    topologies: tuple[Kind, ...] = KINDS  # where it can be played
+    played: tuple[Kind, ...] = ("single",)  # where it is played when nobody says
+    seconds: float = 8.0
     play: str = ""  # a script of its own in chaos.plays, instead of traffic and plans
     rescues: bool = False  # L1 is judged: within a lease and a scan after a death
     quiet_share: float = 0.0  # of the time, in blocks, in which nothing goes wrong

@@ -31,6 +31,7 @@ from tests.support.proxy import Proxy
 from tests.support.servers import Server
 
 STREAM: Final = "orders"
+BROKEN_DRAIN_S: Final = 2.0  # how long a mutant is waited for; that it is late is not what it is caught by
 QUIET_S: Final = 1.0  # how long an idle crew is watched for spinning
 
 
@@ -44,8 +45,9 @@ class Stage:
         self.topology = topology
         self.folder = folder
         self.canary = ""
-        self.streams = [STREAM]
-        self.qualified = False  # with several streams ids are written with their stream before them
+        # A script of its own is about one stream; traffic goes to every shard.
+        self.streams = [STREAM] if scenario.play else topology.streams(STREAM)
+        self.qualified = len(self.streams) > 1  # ids are written with their stream before them then
         self.pen = Pen(folder / "nemesis.jsonl")
         self.orders = Orders(seed, scenario.traffic.mix, scenario.traffic.slow_s, scenario.traffic.pad)
         self.healed = folder / "healed"
@@ -54,11 +56,17 @@ class Stage:
         self.lease_s = scenario.staff.lease_s
         self.crew: Crew
         self.feeder: Feeder
+        self.moving = asyncio.Lock()
         self.begun = self.ended = 0.0
 
     @property
     def stream(self) -> str:
         return self.streams[0]
+
+    @property
+    def broken(self) -> bool:
+        """Whether the core is a mutant: what it leaves behind need not be waited for."""
+        return bool(self.crew.settings.get("mutant"))
 
     @property
     def server(self) -> Server:
@@ -72,6 +80,10 @@ class Stage:
 
     def healed_fault(self, what: str) -> None:
         self.pen.note("fault", "ok", what=what)
+
+    def id_of(self, raw: bytes, stream: str = "") -> str:
+        """A message's id as it is written in the histories."""
+        return f"{stream or self.stream}/{raw.decode()}" if self.qualified else raw.decode()
 
     def proxy_of(self, worker: Worker) -> Proxy:
         return self.proxies[worker.proxy]
@@ -91,6 +103,7 @@ class Stage:
             "url": self.topology.url,
             "folder": str(self.folder),
             "streams": self.streams,
+            "qualified": self.qualified,
             "handler": handler,
             "healed": str(self.healed),
             "app": {"grace": "2s"},
@@ -101,9 +114,9 @@ class Stage:
         """One more worker; where workers are proxied, behind a proxy of its own."""
         if not self.scenario.staff.proxied:
             return await self.crew.hire(**settings)
-        proxy = await Proxy(self.server.socket).__aenter__()
+        proxy = await Proxy(*self.topology.behind).__aenter__()
         self.proxies.append(proxy)
-        worker = await self.crew.hire(url=self.topology.url_at(proxy.port), **settings)
+        worker = await self.crew.hire(**self.topology.through(proxy.ports), **settings)
         worker.proxy = len(self.proxies) - 1
         return worker
 
@@ -146,7 +159,7 @@ class Stage:
 
     async def drain(self) -> tuple[bool, float]:
         """Wait until nothing is unread, pending or waiting. Answers whether, and how long it took."""
-        begun, limit = time.monotonic(), self.scenario.promise.drain_s
+        begun, limit = time.monotonic(), BROKEN_DRAIN_S if self.broken else self.scenario.promise.drain_s
         async with App(self.topology.url) as app:
             left = [app.stream(name) for name in self.streams]
             while time.monotonic() - begun < limit:
@@ -163,17 +176,20 @@ class Stage:
     async def idle_commands_per_s(self) -> float:
         """Commands that one worker with nothing to do sends in a second."""
         workers = max(1, len(self.crew.alive))
-        admin = self.topology.admin
-        before = admin.info("stats")["total_commands_processed"]
+        masters = self.topology.masters
+
+        def processed() -> int:
+            return sum(master.info("stats")["total_commands_processed"] for master in masters)
+
+        before = processed()
         await asyncio.sleep(QUIET_S)
-        after = admin.info("stats")["total_commands_processed"]
-        return float(after - before - 1) / QUIET_S / workers / len(self.streams)
+        return float(processed() - before - len(masters)) / QUIET_S / workers / len(self.streams)
 
     async def finish(self) -> Left:
         """Heal is done: drain, watch, stop, and look at what is left."""
         left = Left()
         left.drained, left.drain_s = await self.drain()
-        if left.drained and not self.scenario.staff.supervised:
+        if left.drained and not self.scenario.staff.supervised and not self.broken:
             left.idle_commands_per_s = await self.idle_commands_per_s()
         stuck = await self.crew.stop()
         if self.scenario.staff.supervised:
@@ -223,7 +239,7 @@ async def stage(
             libraries.environment(scenario.staff.preload, folder),
         )
         stack.push_async_callback(told.crew.close)
-        told.feeder = Feeder(servers.url, [told.stream], told.orders, scenario.traffic, told.pen)
+        told.feeder = Feeder(servers.url, told.streams, told.orders, scenario.traffic, told.pen)
         stack.push_async_callback(told.feeder.close)
         stack.push_async_callback(_close_all, told.proxies)
         yield told

@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from chaos.scenarios import ROWS
+from chaos.topology import KINDS
 
 BEGIN: Final = "<!-- chaos: written by `python -m chaos table`, do not edit -->"
 END: Final = "<!-- chaos: end -->"
 GUARANTEES: Final = Path(__file__).resolve().parents[1] / "GUARANTEES.md"
 COLUMNS: Final = (
-    *("#", "fault", "servers", "runs (seeds)", "messages", "faults", "lost", "twice", "refused", "burnt"),
+    *("#", "fault", "servers", "topology", "runs (seeds)", "messages", "faults", "lost", "twice", "refused", "burnt"),
     *("rescue p50/p99/max ms", "gap s", "drain s", "fsync", "held"),
 )
 Run = Mapping[str, Any]
@@ -68,7 +69,9 @@ def _summary(played: Sequence[Run]) -> str:
         f"{len(played):,} runs on {', '.join(versions)}, {dates[0]} to {dates[-1]}, seeds {_shown(seeds)}, "
         f"{played[-1]['machine']}: {messages:,} messages, {_total(played, 'deaths'):,} processes killed."
     )
-    forgets = "without the rows in which the server itself forgets, by power loss or XGROUP DESTROY: see below"
+    forgets = (
+        "without the rows in which the server itself forgets, by power loss, failover or XGROUP DESTROY: see below"
+    )
     return "\n".join(
         [
             head,
@@ -96,7 +99,7 @@ def _row(row: int, what: str, runs: Sequence[Run]) -> str:
     played = [run for run in runs if not run["skipped"]]
     if not played:
         why = runs[-1]["skipped"] if runs else "not run yet"
-        return f"| {row} | {what} | " + " | ".join(["-"] * 12) + f" | skipped: {why} |"
+        return f"| {row} | {what} | " + " | ".join(["-"] * 13) + f" | skipped: {why} |"
     faults: dict[str, int] = defaultdict(int)
     for run in played:
         for name, times in run.get("faults", {}).items():
@@ -107,6 +110,7 @@ def _row(row: int, what: str, runs: Sequence[Run]) -> str:
         str(row),
         what,
         ", ".join(sorted({run["version"] for run in played})),
+        ", ".join(kind for kind in KINDS if kind in {run["topology"] for run in played}),
         f"{len(played)} ({_shown(sorted({run['seed'] for run in played}))})",
         f"{_total(played, 'messages'):,}",
         ", ".join(f"{times} {name}" for name, times in faults.items()) or "-",

@@ -1,20 +1,18 @@
-"""Where a run takes place: one node, Sentinel, or Cluster. A scenario says which it needs; the faults ask this seam.
-
-Only one node is there so far. Sentinel and Cluster enter here: a class with the same members, a line in TOPOLOGIES.
-"""
+"""Where a run takes place: one node here, Sentinel and Cluster in replicated.py. The faults ask this seam."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, Literal, Protocol
+from typing import Any, Final, Literal, Protocol
 from urllib.parse import quote
 
 import redis
 
+from tests.support.proxy import Behind
 from tests.support.servers import KEYS, NATIVE, Server, start_server
 
 Kind = Literal["single", "sentinel", "cluster"]
@@ -42,18 +40,30 @@ class Topology(Protocol):
 
     key: str  # of the server matrix
     native: bool
-    servers: list[Server]
+    servers: list[Server]  # those that a fault may kill and restart by themselves: the one node
+    behind: list[Behind]  # what a proxy of a worker stands before
 
     @property
     def url(self) -> str:
         """For workers and feeder: a user of their own, whose password is the canary."""
 
-    def url_at(self, port: int) -> str:
-        """The same through a proxy on that port."""
+    def through(self, ports: Sequence[int]) -> dict[str, Any]:
+        """Settings of a worker that goes through a proxy with these ports."""
+
+    def streams(self, name: str) -> list[str]:
+        """Streams of a run: in a cluster one for each shard."""
 
     @property
     def admin(self) -> redis.Redis:
-        """A client that may do everything, for faults and for looking."""
+        """A client that may do everything, for faults and for looking; it finds each key's server."""
+
+    @property
+    def nodes(self) -> list[redis.Redis]:
+        """One such client for every server with data that is there now, replicas too."""
+
+    @property
+    def masters(self) -> list[redis.Redis]:
+        """The same without replicas."""
 
     @property
     def version(self) -> str: ...
@@ -79,6 +89,7 @@ class Single:
         }
         with _environment(env):
             self.servers = [start_server(key, aof=plan.aof, config=lines, dir=folder)]
+        self.behind: list[Behind] = [self.server.socket]
 
     @property
     def server(self) -> Server:
@@ -88,18 +99,25 @@ class Single:
     def url(self) -> str:
         return f"unix://{USER}:{self._canary}@{quote(str(self.server.socket))}"
 
-    def url_at(self, port: int) -> str:
-        return f"redis://{USER}:{self._canary}@127.0.0.1:{port}"
+    def through(self, ports: Sequence[int]) -> dict[str, Any]:
+        return {"url": f"redis://{USER}:{self._canary}@127.0.0.1:{ports[0]}"}
+
+    def streams(self, name: str) -> list[str]:
+        return [name]
 
     @property
     def admin(self) -> redis.Redis:
         return self.server.sync()
 
     @property
+    def nodes(self) -> list[redis.Redis]:
+        return [self.admin]
+
+    masters = nodes
+
+    @property
     def version(self) -> str:
-        info = self.admin.info("server")
-        name = "valkey" if "valkey_version" in info else "redis"
-        return f"{name} {info[f'{name}_version']}"
+        return version_of(self.admin)
 
     def restart(self, server: Server) -> None:
         with _environment(self._env):
@@ -109,18 +127,26 @@ class Single:
         self.server.stop()
 
 
-Make = Callable[[str, str, ServerPlan, Path, Mapping[str, str]], Topology]
-TOPOLOGIES: Final[Mapping[Kind, Make]] = {"single": Single}
+def version_of(client: redis.Redis) -> str:
+    info = client.info("server")
+    name = "valkey" if "valkey_version" in info else "redis"
+    return f"{name} {info[f'{name}_version']}"
+
+
 KINDS: Final[tuple[Kind, ...]] = ("single", "sentinel", "cluster")
 
 
 def make(kind: Kind, key: str, canary: str, plan: ServerPlan, folder: Path, env: Mapping[str, str]) -> Topology:
-    """Start a topology, or say that it is not there."""
+    """Start a topology. Raises NotAtHand, or ServerMissing."""
     if key not in KEYS:
         raise NotAtHand(f"no server is called {key}")
-    if kind not in TOPOLOGIES:
-        raise NotAtHand(f"needs a {kind}, which the core does not serve yet")
-    return TOPOLOGIES[kind](key, canary, plan, folder, env)
+    if kind == "single":
+        return Single(key, canary, plan, folder, env)
+    from chaos.replicated import BehindSentinel, InCluster
+
+    if env or plan.disk_mb:
+        raise NotAtHand(f"a {kind} is started without preloaded libraries and on the disk there is")
+    return (BehindSentinel if kind == "sentinel" else InCluster)(key, canary, plan)
 
 
 @contextmanager

@@ -21,9 +21,10 @@ from collections.abc import Awaitable
 from pathlib import Path
 from typing import Any, Final
 
-from chaos import mutants
+from chaos import detour, mutants
 from chaos.orders import Order
 from headrace import App, Bury, Delivery, DeliveryLost, Effect, HeadraceError
+from headrace.config import ConnectSettings
 from tests.support.history import Pen
 
 VARIABLE: Final = "HEADRACE_CHAOS"
@@ -168,12 +169,14 @@ def make_app(settings: dict[str, Any]) -> App:
     """Switch on what this process is to suffer, then make the app it runs."""
     pen = Pen(Path(settings["folder"], f"worker-{os.getpid()}.jsonl"))
     mutants.apply(settings.get("mutant", ""))
+    detour.take(settings.get("detour", {}))
     if "crash" in settings:
         from chaos import crashpoints
 
         crashpoints.arm(pen, *settings["crash"])
     pen.note("born", tag=settings.get("tag", ""))
-    app = App(settings["url"], recorder=NotingRecorder(pen), **settings.get("app", {}))
+    patience = ConnectSettings.of(**settings.get("connect", {}))
+    app = App(settings["url"], recorder=NotingRecorder(pen), connect=patience, **settings.get("app", {}))
     healed = Path(settings["healed"]) if "healed" in settings else None
     kind: Any = bytes if settings.get("sized") else Order
     handle: Any = (

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
 
-from chaos.faults import acl, clock, cut, disk, keys, kill, memory, pause, scripts, server
+from chaos.faults import acl, clock, cut, disk, failover, keys, kill, memory, pause, scripts, server, slots
 
 Fault = Callable[..., Awaitable[None]]
 """(stage, rng, **words of the scenario's plan)."""
@@ -42,5 +42,8 @@ FAULTS: Final[Mapping[str, Fault]] = {
         keys.set_id_back,
         clock.move_clock,
         disk.fill_disk,
+        failover.failover_partitioned,
+        failover.zombie_primary,
+        slots.move_slot,
     )
 }

@@ -50,7 +50,7 @@ async def delete_entries(stage: Stage, rng: random.Random, /, *, count: int = 5)
     """XDEL of entries that are pending just now."""
     stage.note_fault("XDEL")
     admin: Any = stage.topology.admin
-    ids = [id_.decode() for id_ in admin.eval(_DELETE_HELD, 1, stage.stream, GROUP, count)]
+    ids = [stage.id_of(id_) for id_ in admin.eval(_DELETE_HELD, 1, stage.stream, GROUP, count)]
     stage.pen.note("trim", ids=ids, held=ids)
 
 
@@ -59,7 +59,7 @@ async def trim(stage: Stage, rng: random.Random, /, *, stay: int = 200) -> None:
     stage.note_fault("XTRIM")
     admin: Any = stage.topology.admin
     held, ids = admin.eval(_TRIM, 1, stage.stream, stay, GROUP, waiting_group(GROUP))
-    stage.pen.note("trim", ids=[id_.decode() for id_ in ids], held=[id_.decode() for id_ in held])
+    stage.pen.note("trim", ids=[stage.id_of(id_) for id_ in ids], held=[stage.id_of(id_) for id_ in held])
 
 
 async def delete_stream(stage: Stage, rng: random.Random, /) -> None:
@@ -68,7 +68,7 @@ async def delete_stream(stage: Stage, rng: random.Random, /) -> None:
     admin: Any = stage.topology.admin
     _, ids = admin.eval(_TRIM.replace("redis.call('XTRIM', KEYS[1], 'MAXLEN', ARGV[1])", "redis.call('DEL', KEYS[1])"),
                         1, stage.stream, 0, GROUP, waiting_group(GROUP))  # fmt: skip
-    stage.pen.note("trim", ids=[id_.decode() for id_ in ids], held=[])
+    stage.pen.note("trim", ids=[stage.id_of(id_) for id_ in ids], held=[])
 
 
 async def destroy_group(stage: Stage, rng: random.Random, /) -> None:

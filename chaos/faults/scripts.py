@@ -13,14 +13,17 @@ if TYPE_CHECKING:
 async def flush_scripts(stage: Stage, rng: random.Random, /) -> None:
     """SCRIPT FLUSH: as after a failover, nobody's scripts are there."""
     stage.note_fault("SCRIPT FLUSH")
-    stage.topology.admin.script_flush()
+    for node in stage.topology.nodes:
+        node.script_flush()
 
 
 async def keyspace(stage: Stage, rng: random.Random, /, *, keys: int = 500) -> None:
     """Keyspace notifications on or off by chance, and a flood of keys that expire."""
     stage.note_fault("keyspace events")
     admin = stage.topology.admin
-    admin.config_set("notify-keyspace-events", rng.choice(["", "KEA", "Ex"]))
+    told = rng.choice(["", "KEA", "Ex"])
+    for node in stage.topology.nodes:
+        node.config_set("notify-keyspace-events", told)
     pipe = admin.pipeline(transaction=False)
     for number in range(keys):
         pipe.set(f"bystander:{number}", "x", px=rng.randrange(1, 300))

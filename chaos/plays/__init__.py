@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
 
 from chaos.checker import Verdict
-from chaos.plays import clock, crash_points, herd, poison, sizes, spark, traffic, twins
+from chaos.plays import clock, crash_points, herd, poison, rooms, sizes, spark, traffic, twins
 from chaos.stage import Stage
 
 Play = Callable[[Stage], Awaitable[Verdict | None]]
@@ -20,5 +20,6 @@ PLAYS: Final[Mapping[str, Play]] = {
     "sizes": sizes.play,
     "twins": twins.play,
     "herd": herd.play,
+    "rooms": rooms.play,
     "spark": spark.play,
 }

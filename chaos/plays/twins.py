@@ -10,7 +10,7 @@ from chaos.checker import Breach, Verdict, judge
 from chaos.stage import Stage
 from tests.support.wait import wait_until
 
-ROUNDS = 3
+ROUND_S = 2.0  # of the run's length for a round
 
 
 async def play(stage: Stage) -> Verdict:
@@ -20,7 +20,7 @@ async def play(stage: Stage) -> Verdict:
     stage.begun = asyncio.get_running_loop().time()
     feeding = asyncio.create_task(stage.feeder.run(stage.seconds))
     problems = []
-    for _ in range(ROUNDS):
+    for _ in range(max(1, int(stage.seconds / ROUND_S))):
         refused = await stage.hire()
         refused.kept = False
         await wait_until(lambda: not refused.alive, 15.0, 0.02, what="the refusal")  # noqa: B023

@@ -112,6 +112,17 @@ def test_s4_is_not_judged_where_the_server_forgets_what_it_answered() -> None:
     assert verdict.figures["duplicates"] == 1
 
 
+def test_s4_what_was_not_touched_while_the_server_forgot_is_judged() -> None:
+    def twice(*, before: int) -> Tale:
+        tale = handled().start("a", 1).ends("ack", "ok", "a", 1)
+        for _ in range(before):
+            tale.tell("noise")
+        return tale.tell("fault", "invoke", what="failover", forgets=True).tell("fault", "ok", what="failover")
+
+    assert broken(twice(before=0).judged(promise=Promise(keeps=False))) == set()
+    assert "S4" in broken(twice(before=5).judged(promise=Promise(keeps=False)))
+
+
 def test_s5_an_attempt_that_nobody_started() -> None:
     assert broken(Tale().add().start("a", 2).ends("ack", "ok", "a", 2).judged()) == {"S5"}
 
@@ -130,6 +141,15 @@ def test_s5_a_message_taken_from_a_live_owner() -> None:
     tale = Tale().add().start("a", 1).start("b", 2).ends("ack", "ok", "b", 2)
     assert broken(tale.judged()) == {"S5"}
     assert tale.judged().figures["robbed"] == 1
+
+
+def test_s5_one_that_slept_starts_what_it_had_read_before_and_robs_nobody() -> None:
+    def late(**about: Any) -> Tale:
+        tale = Tale().add().tell("fault", "invoke", what="pause", pids=[ord("a")], **about).start("b", 2)
+        return tale.start("a", 1).ends("ack", "fail", "a", 1).ends("ack", "ok", "b", 2)
+
+    assert broken(late(excuses=True).tell("died", pid=1, code=-9).judged()) == set()
+    assert "S5" in broken(late(excuses=False).tell("died", pid=1, code=-9).judged())
 
 
 def test_s5_more_starts_than_allowed() -> None:
@@ -183,6 +203,14 @@ def test_l1_a_rescue_that_took_too_long() -> None:
     assert broken(tale.judged(promise=Promise(rescue_s=3.0))) == {"L1"}
     assert broken(tale.judged(promise=Promise(rescue_s=10.0))) == set()
     assert tale.judged().figures["rescue_max_ms"] == 6_000
+
+
+def test_l1_begins_with_the_death_of_the_last_one_that_held_it() -> None:
+    """Its second owner read ahead and died before it had started the message."""
+    tale = Tale().add().start("a", 1).dies("a").tell("noise").tell("noise").dies("b").start("c", 3)
+    verdict = tale.ends("ack", "ok", "c", 3).judged(promise=Promise(rescue_s=1.0, burns=1))
+    assert broken(verdict) == set()
+    assert verdict.figures["rescue_max_ms"] == 1_000
 
 
 def test_l2_what_is_not_drained_is_late_and_not_lost() -> None:

@@ -41,7 +41,7 @@ def test_a_quarter_of_the_mix_is_quiet() -> None:
 
 
 def test_a_topology_that_is_not_there_is_said_and_not_passed_over(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["zombie-primary"]) == 0
+    assert main(["zombie-primary", "--topology", "single"]) == 0
     told = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert told["skipped"] == "needs sentinel or cluster"
 
@@ -67,7 +67,7 @@ def test_the_table_is_made_from_results_files_alone(tmp_path: Path) -> None:
     assert written.endswith("after\n")
     assert "stale" not in written
     assert "lost: 0 of 3,000 (below 0.001 with 95 %)" in written
-    assert "| 1 | kill -9 worker at random | redis 8.10.2 | 1 (7) | 3,000 | 4 kill | 0 | 0 |" in written
+    assert "| 1 | kill -9 worker at random | redis 8.10.2 | single | 1 (7) | 3,000 | 4 kill | 0 | 0 |" in written
     assert "skipped: needs sentinel" in written
 
 

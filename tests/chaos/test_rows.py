@@ -1,9 +1,12 @@
 """The short, seeded part of the fault programme (FAULTS 1, 2, 3, 5, 7, 13, 21, 22, 24), and the mutants it must catch.
 
-`make chaos` runs every row at full length. A failure names its seed: `python -m chaos NAME --seed N` plays it again.
+`make chaos` runs every row at full length and at full rate. Here the rate is low: these tests run beside others, and
+mostly wait. A failure names its seed: `python -m chaos NAME --seed N` plays it again.
 """
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import pytest
 
@@ -11,32 +14,39 @@ from chaos import runner
 from chaos.checker import judge
 from chaos.mutants import MUTANTS, Mutant
 from chaos.plays import crash_points
+from chaos.scenario import Scenario
 from chaos.scenarios import named
 from chaos.stage import stage
-from headrace import points
 
 SEED = 7
+RATE = 400  # adds a second, at most
 
-pytestmark = [pytest.mark.timeout(150), pytest.mark.long]
+pytestmark = [pytest.mark.timeout(150)]
 
 SHORT = [
-    ("kill", "redis8", 4.0),
-    ("kill", "redis6", 4.0),
-    ("pause", "redis8", 4.0),
-    ("slow", "redis8", 4.0),
-    ("roll", "valkey9", 4.0),
-    ("roll-short-grace", "redis8", 4.0),
-    ("cut", "redis7", 4.0),
-    ("trimmed", "redis6", 4.0),
-    ("wrong-type", "redis8", 4.0),
-    ("poison", "valkey9", 3.0),
-    ("twins", "redis8", 4.0),
+    ("kill", "redis8", 3.0),
+    ("pause", "redis6", 2.5),
+    ("pause-owner", "redis7", 0.0),
+    ("slow", "valkey9", 2.5),
+    ("roll", "redis7", 2.5),
+    ("roll-short-grace", "redis8", 2.5),
+    ("cut", "redis6", 2.5),
+    ("trimmed", "valkey9", 2.5),
+    ("wrong-type", "redis8", 2.5),
+    ("poison", "valkey9", 2.0),
+    ("twins", "redis8", 2.5),
     ("herd-behind", "valkey9", 0.0),
 ]
 
 
+def _short(name: str) -> Scenario:
+    """The row at a low rate, with room in its liveness bounds for a busy machine; its safety bounds are its own."""
+    scenario = named(name)[0]
+    return replace(scenario, traffic=replace(scenario.traffic, rate=min(RATE, scenario.traffic.rate), batch=40))
+
+
 async def _run(name: str, server: str, seconds: float, mutant: str = "") -> runner.Result:
-    result = await runner.run(named(name)[0], SEED, server, "single", seconds, mutant)
+    result = await runner.run(_short(name), SEED, server, "single", seconds, mutant)
     if result.skipped:
         pytest.skip(f"{name} on {server}: {result.skipped}")
     return result
@@ -56,23 +66,20 @@ async def test_every_invariant_holds(name: str, server: str, seconds: float) -> 
 async def test_a_broken_core_is_caught(mutant: Mutant) -> None:
     """FAULTS: a checker that catches nothing proves nothing. The core as it is passes the same scenarios above."""
     result = await _run(mutant.scenario, mutant.servers[0], mutant.seconds, mutant.name)
-    assert result.breaches, f"{mutant.mistake}: not caught"
+    assert mutant.caught_by(result.breaches), f"{mutant.mistake}: not caught, found was {result.breaches}"
 
 
 def test_every_mutant_has_its_scenario_among_those_that_the_core_passes() -> None:
     assert {mutant.scenario for mutant in MUTANTS.values()} <= {name for name, _, _ in SHORT}
 
 
-@pytest.mark.parametrize("server", ["redis8", "redis6"])
-async def test_a_worker_killed_at_any_crash_point_loses_nothing(server: str) -> None:
-    """FAULTS 2: every named point, at its first two occurrences; those of the supervising parent at the first."""
+async def test_a_worker_killed_at_any_crash_point_loses_nothing() -> None:
+    """FAULTS 2: every named point, at its first occurrence; more of them, and more topologies, in `make chaos`."""
     scenario = named("crash-points")[0]
-    async with stage(scenario, SEED, 0.0, server, "single") as told:
-        await crash_points.rounds(told, crash_points.cases(2))
+    async with stage(scenario, SEED, 0.0, "redis6", "single") as told:
+        await crash_points.rounds(told, crash_points.cases(1))
         verdict = judge(told.facts(await told.finish()))
         reached = {name for name, _ in crash_points.reached(told)}
     assert {invariant: breach.examples for invariant, breach in verdict.breaches.items()} == {}
     assert verdict.figures["lost"] == 0 == verdict.figures["duplicates"]
-    # Where the server claims by itself the scan runs every 15 s: its point is reached on the others.
-    unseen = {"reader.rescued"} if server == "redis8" else set()
-    assert reached >= set(points.NAMES) - unseen
+    assert crash_points.missed(reached, native=False) == []

@@ -14,9 +14,9 @@ from headrace.spark.arrivals import arrivals
 from headrace.spark.options import Address
 from tests.spark.querying import Driven, fill, once_each
 from tests.spark.test_source_group import Shared
+from tests.support.moves import another, move_classic
 from tests.support.servers import ServerMissing
 from tests.support.topologies import Cluster, Sentinels, start_cluster, start_sentinels
-from tests.topology.test_cluster_moves import another, move_classic
 
 pytestmark = [pytest.mark.timeout(120), pytest.mark.long]
 

@@ -31,13 +31,14 @@ class Owners:
         self.keys = keys_of(stream)
         self.history = History(folder / "history.jsonl")
         self.processes: list[Process] = []
+        self.program = "tests.support.rooms"
         self.settings: dict[str, Any] = {"owner": {"lease": "500ms"}, **settings}
         self._link = Address(server.url).sync_link("owners")
 
     # ── processes ──
 
     def start(self, *, ready: bool = True, **settings: Any) -> Process:
-        words = ["-c", "from tests.support.rooms import main; main()"]
+        words = ["-c", f"from {self.program} import main; main()"]
         return self._begin(words, settings, ready=1 if ready else 0)
 
     def supervise(self, processes: int = 1, **settings: Any) -> Process:

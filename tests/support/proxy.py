@@ -1,8 +1,9 @@
-"""A small TCP proxy before a server's unix socket: delay, throttle, cut, hold, refuse, and cut in mid-reply."""
+"""A small TCP proxy before a server, or several: delay, throttle, cut, hold, refuse, and cut in mid-reply."""
 
 from __future__ import annotations
 
 import asyncio
+import functools
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -12,9 +13,14 @@ from typing import Self
 
 import hiredis
 
+Behind = Path | int
+"""A unix socket, or a port of this machine."""
+
 
 class Proxy:
     """Lives in the test's event loop. `async with Proxy(server.socket) as proxy: ... proxy.url`
+
+    Before several servers it has a port for each (`ports`, in their order), and what happens happens to all.
 
     delay_s         every byte arrives so much later, each way
     refusing        new connections are closed at once
@@ -28,10 +34,10 @@ class Proxy:
                     cut; None lets all pass
     """
 
-    def __init__(self, behind: Path) -> None:
+    def __init__(self, *behind: Behind) -> None:
         self._behind = behind
         self._calls: set[asyncio.Task[None]] = set()
-        self._server: asyncio.Server | None = None
+        self._servers: list[asyncio.Server] = []
         self._pass = asyncio.Event()
         self._pass.set()
         self._pass_replies = asyncio.Event()
@@ -43,19 +49,25 @@ class Proxy:
         self.on_request: Callable[[bytes], bool | None] | None = None
         self.cut_reply: Callable[[bytes], int | None] | None = None
         self.connected = 0  # connections made since the beginning
-        self.port = 0
+        self.ports: list[int] = []
 
     async def __aenter__(self) -> Self:
-        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
-        self.port = self._server.sockets[0].getsockname()[1]
+        for behind in self._behind:
+            server = await asyncio.start_server(functools.partial(self._accept, behind), "127.0.0.1", 0)
+            self._servers.append(server)
+            self.ports.append(server.sockets[0].getsockname()[1])
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        assert self._server is not None
-        self._server.close()
+        for server in self._servers:
+            server.close()
         await self.cut()
+
+    @property
+    def port(self) -> int:
+        return self.ports[0]
 
     @property
     def url(self) -> str:
@@ -91,7 +103,7 @@ class Proxy:
 
     # ── one connection ──
 
-    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _accept(self, behind: Behind, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if self.refusing:
             writer.transport.abort()
             return
@@ -100,12 +112,15 @@ class Proxy:
         self._calls.add(call)
         self.connected += 1
         with suppress(OSError, asyncio.CancelledError):
-            await self._join(reader, writer)
+            await self._join(behind, reader, writer)
         self._calls.discard(call)
         writer.transport.abort()
 
-    async def _join(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        inner_reader, inner_writer = await asyncio.open_unix_connection(str(self._behind))
+    async def _join(self, behind: Behind, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if isinstance(behind, Path):
+            inner_reader, inner_writer = await asyncio.open_unix_connection(str(behind))
+        else:
+            inner_reader, inner_writer = await asyncio.open_connection("127.0.0.1", behind)
         ways = [
             asyncio.ensure_future(self._carry(reader, inner_writer, request=True, back=writer)),
             asyncio.ensure_future(self._carry(inner_reader, writer, request=False)),

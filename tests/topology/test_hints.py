@@ -10,10 +10,10 @@ import pytest
 from headrace.hints import Hints
 from headrace.redis.connect import Server as Address
 from headrace.redis.topology import Node, chosen
+from tests.support.moves import another, move_classic
 from tests.support.servers import Server
 from tests.support.topologies import Cluster
 from tests.support.wait import wait_until
-from tests.topology.test_cluster_moves import another, move_classic
 
 
 @pytest.mark.servers("redis8", "redis6")

@@ -245,8 +245,13 @@ class BySentinel:
             yield from self._find()
 
     def _find(self) -> Steps:
-        """Generator: ask the sentinels in turn, until more than half of them agree; a later failover outvotes all."""
+        """Generator: ask the sentinels in turn, until more than half of them agree; a later failover outvotes all.
+
+        A failover that was heard of already is not forgotten for a majority that has not heard of it yet: the others
+        are asked too. Sentinels that were all set up anew begin at epoch 0, and are believed.
+        """
         self._asked_at = time.monotonic()
+        known = 0 if self._told is None else self._told.epoch
         told: list[Told] = []
         unknown = 0
         failed: HeadraceError | None = None
@@ -265,7 +270,7 @@ class BySentinel:
                 continue
             told.append(view)
             same = [one for one in told if (one.primary, one.epoch) == (view.primary, view.epoch)]
-            if len(same) * 2 > len(self._sentinels):
+            if len(same) * 2 > len(self._sentinels) and view.epoch >= known:
                 break
         self._told = self._settled(told, unknown, failed)
         self._stale = False

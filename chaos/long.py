@@ -7,6 +7,10 @@ connections. A slope counts as growth when it would, over the whole run, add mor
 from __future__ import annotations
 
 import asyncio
+import datetime as dt
+import json
+import os
+import signal
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -28,6 +32,7 @@ TOLERATED: Final = {
     "rss_mb": 8.0,
     "sockets": 2.0,
     "threads": 2.0,
+    "tasks": 8.0,
     "keys": 2.0,
     "owners": 6.0,
     "connections": 6.0,
@@ -78,6 +83,7 @@ async def run(minutes: float, seed: int, server: str) -> dict[str, Any]:
         elder.paused = True  # no fault picks it: it is the one that is watched
         watching = asyncio.create_task(_watch(told, elder.pid, seconds))
         trimming = asyncio.create_task(_trim(told, seconds))
+        version = told.topology.version
         await told.play()
         trimming.cancel()
         series = await watching
@@ -88,6 +94,8 @@ async def run(minutes: float, seed: int, server: str) -> dict[str, Any]:
         "minutes": minutes,
         "seed": seed,
         "server": server,
+        "version": version,
+        "date": dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
         "messages": told.feeder.added,
         "faults": len(schedule(SCENARIO, seed, seconds)),
         "rise": rises,
@@ -95,6 +103,27 @@ async def run(minutes: float, seed: int, server: str) -> dict[str, Any]:
         "growing": growing,
         "flat": not growing,
     }
+
+
+def write(told: dict[str, Any], folder: Path) -> None:
+    """Beside the results of the rows, in a folder of its own."""
+    file = folder / "long" / f"{told['server']}-{told['seed']}-{told['date'][:10]}.json"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(json.dumps(told, indent=1, ensure_ascii=False) + "\n")
+
+
+def sentences(folder: Path) -> list[str]:
+    """What the long runs say, a line each, for the table's head."""
+    found = sorted(
+        (json.loads(file.read_text()) for file in (folder / "long").glob("*.json")), key=lambda one: one["date"]
+    )
+    return [
+        f"- {told['minutes']:g} minutes of traffic with kills on {told['version']}: {told['messages']:,} messages, "
+        f"{told['faults']:,} faults; by how much it rose in the judged part: "
+        + ", ".join(f"{name.replace('_mb', ' MB')} {rise:+g}" for name, rise in told["rise"].items())
+        + (": flat" if told["flat"] else f": **{', '.join(told['growing'])} grew**")
+        for told in found
+    ]
 
 
 async def _watch(told: Stage, pid: int, seconds: float) -> dict[str, Series]:
@@ -116,11 +145,20 @@ def _look(told: Stage, pid: int) -> dict[str, float]:
         "rss_mb": pages * 4096 / 1e6,
         "sockets": len(sockets),
         "threads": len(list((process / "task").iterdir())),
+        "tasks": _tasks(told, pid),
         "keys": client.dbsize(),
         "owners": client.hlen(keys_of(told.stream).owners(GROUP)),
         "connections": client.info("clients")["connected_clients"],
         "pending": client.xpending(told.stream, GROUP)["pending"],
     }
+
+
+def _tasks(told: Stage, pid: int) -> float:
+    """The tasks of its event loop, as it counted them when it was asked last."""
+    file = told.folder / f"tasks-{pid}"
+    counted = float(file.read_text() or 0) if file.exists() else 0.0
+    os.kill(pid, signal.SIGUSR1)
+    return counted
 
 
 def _targets(folder: Path) -> Sequence[str]:

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from chaos import long
 from chaos.scenarios import ROWS
 from chaos.topology import KINDS
 
@@ -26,12 +27,12 @@ def load(folder: Path) -> list[Run]:
     return sorted((json.loads(file.read_text()) for file in folder.glob("*.json")), key=lambda run: str(run["date"]))
 
 
-def text(runs: Sequence[Run]) -> str:
-    """What stands between the markers."""
+def text(runs: Sequence[Run], more: Sequence[str] = ()) -> str:
+    """What stands between the markers. `more` are lines for the head, made elsewhere."""
     played = [run for run in runs if not run["skipped"]]
     if not played:
         return "Nothing has been run yet: `make chaos`.\n"
-    lines = [_summary(played), "", *_rows(runs)]
+    lines = [_summary(played), *more, "", *_rows(runs)]
     return "\n".join(lines) + "\n"
 
 
@@ -42,7 +43,7 @@ def write(folder: Path, page: Path = GUARANTEES) -> None:
     _, end, after = rest.partition(END)
     if not begin or not end:
         raise LookupError(f"{page.name} has no place for the table: write {BEGIN!r} and {END!r} into it")
-    page.write_text(f"{before}{BEGIN}\n{text(load(folder))}{END}{after}")
+    page.write_text(f"{before}{BEGIN}\n{text(load(folder), long.sentences(folder))}{END}{after}")
 
 
 def bound(n: int) -> str:

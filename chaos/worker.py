@@ -175,6 +175,8 @@ def make_app(settings: dict[str, Any]) -> App:
 
         crashpoints.arm(pen, *settings["crash"])
     pen.note("born", tag=settings.get("tag", ""))
+    tasks_file = Path(settings["folder"], f"tasks-{os.getpid()}")
+    signal.signal(signal.SIGUSR1, lambda *_: tasks_file.write_text(str(len(asyncio.all_tasks()))))  # chaos/long.py asks
     patience = ConnectSettings.of(**settings.get("connect", {}))
     app = App(settings["url"], recorder=NotingRecorder(pen), connect=patience, **settings.get("app", {}))
     healed = Path(settings["healed"]) if "healed" in settings else None

@@ -39,7 +39,7 @@ cluster: $(DEV_STAMP) java servers  ## Spark on a standalone cluster and through
 	@$(PIP) -e '.[cluster]'
 	$(PY) -m pytest -m cluster tests/spark $(ARGS)
 
-long: $(DEV_STAMP) java servers  ## tests that take long: rows and mutants of the fault programme, Spark's faults and topologies
+long: $(DEV_STAMP) java servers  ## tests that take long: the fault programme on sentinels and clusters, Spark's faults and topologies
 	$(PY) -m pytest -m long $(ARGS)
 
 check: $(DEV_STAMP)  ## lint, format, types, layers

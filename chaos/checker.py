@@ -1,20 +1,19 @@
 """The judge: a pure function from what was noted and what was left to a verdict. It knows no server and no clock.
 
-    S1  every add that is ok at its level has an effect or a dead letter
-    S2  no effect that nobody added
-    S3  no outcome of a superseded owner was taken; no attempt was given to two owners
-    S4  one end a message: at most one committed effect, and not also a dead letter
-    S5  tries within the limit, none burnt, nobody alive robbed
-    S6  dead letters = the poison set, byte for byte
-    S7  what is neither unread, pending nor waiting has an effect or a dead letter
-    S8  trimmed while pending: the counter is the truth
-    S9  no key, owner or connection is left behind
-    S10 the canary secret appears nowhere
-    L1  messages of a dead owner start again in time
-    L2  drained after healing
-    L4  no spin, no log flood
-
-L3 (untouched shards keep 80 % of their rate) needs a cluster and is judged by its scenarios.
+S1  every add that is ok at its level has an effect or a dead letter
+S2  no effect that nobody added
+S3  no outcome of a superseded owner was taken; no attempt was given to two owners
+S4  one end a message: at most one committed effect, and not also a dead letter
+S5  tries within the limit, none burnt, nobody alive robbed
+S6  dead letters = the poison set, byte for byte
+S7  what is neither unread, pending nor waiting has an effect or a dead letter
+S8  trimmed while pending: the counter is the truth
+S9  no key, owner or connection is left behind
+S10 the canary secret appears nowhere
+L1  messages of a dead owner start again in time
+L2  drained after healing
+L3  shards that a fault did not touch keep 80 % of their rate
+L4  no spin, no log flood
 """
 
 from __future__ import annotations
@@ -27,12 +26,13 @@ from itertools import pairwise
 from typing import Any, Final
 
 from chaos.facts import Facts
+from chaos.harm import Harm, Span
 from tests.support.history import Event
 
 OUTCOMES: Final = frozenset({"ack", "retry", "release", "bury"})
 ENDS: Final = frozenset({"ack", "bury"})
 SPIN_PER_S: Final = 150.0  # commands of an idle worker: a look every 100 ms at what waits, and renewals
-FORGOT_S: Final = 2.0  # before and after a failover: what was on its way, and what an owner held that nobody knows of
+KEPT_SHARE: Final = 0.8  # of their rate, by shards that a fault did not touch
 FLOOD_PER_S: Final = 20.0  # lines of one kind that speak of no message, in one process
 
 
@@ -98,13 +98,7 @@ class _Case:
         self._numbers: set[int] = set()  # every add, whatever became of it
         self._unknown = 0
         self._counts: Counter[str] = Counter()
-        self._faults: Counter[str] = Counter()
-        self._died: dict[int, float] = {}
-        self._excused: set[int] = set()
-        self._touched: set[int] = set()  # suffered a fault of any kind
-        self._forgot: list[list[float]] = []  # [from, until] of each time in which the server forgot
-        self._trimmed: set[str] = set()
-        self._trimmed_held: set[str] = set()
+        self._harm = Harm()
         self._rescued_s: list[float] = []
         self._burnt = self._robbed = self._duplicates = self._lost = 0
         for event in facts.events:
@@ -123,8 +117,10 @@ class _Case:
             self._note_add(event)
         elif op == "replay":
             self._lives[event.id].append(Life())
+        elif op == "count":
+            self._counts[event.about["name"]] += event.about["n"]
         else:
-            self._note_other(event)
+            self._harm.note(event)
 
     def _note_add(self, event: Event) -> None:
         number = int(event.about["n"])
@@ -133,29 +129,6 @@ class _Case:
             self._added[event.id] = number
         else:
             self._unknown += 1
-
-    def _note_other(self, event: Event) -> None:
-        about = event.about
-        if event.op == "count":
-            self._counts[about["name"]] += about["n"]
-        elif event.op == "fault" and event.kind == "ok":
-            if self._forgot and self._forgot[-1][1] == math.inf:
-                self._forgot[-1][1] = event.at + FORGOT_S
-        elif event.op == "fault" and event.kind == "invoke":
-            self._faults[about["what"]] += 1
-            if about.get("forgets"):
-                self._forgot.append([event.at - FORGOT_S, math.inf])
-            self._touched.update(about.get("pids", ()))
-            if about.get("excuses"):
-                self._excused.update(about.get("pids", ()))
-            if about["what"] == "kill":
-                self._died.update(dict.fromkeys(about["pids"], event.at))
-        elif event.op == "died" and about["code"] != 0:
-            self._died.setdefault(about["pid"], event.at)
-            self._excused.add(about["pid"])
-        elif event.op == "trim":
-            self._trimmed.update(about["ids"])
-            self._trimmed_held.update(about["held"])
 
     # ── judging ──
 
@@ -174,10 +147,9 @@ class _Case:
 
     def _keeps(self, life: Life) -> bool:
         """Whether the server kept what it had said about this message, so that it must be exact."""
-        if self._promise.keeps or not self._forgot:
+        if self._promise.keeps or not self._harm.forgets:
             return self._promise.keeps
-        told = [event.at for event in (*life.starts, *life.invoked, *life.answered)]
-        return not any(since <= at <= until for at in told for since, until in self._forgot)
+        return not self._harm.forgot(event.at for event in (*life.starts, *life.invoked, *life.answered))
 
     def _breach(self, invariant: str, example: str) -> None:
         self._breaches[invariant].add(example)
@@ -185,7 +157,7 @@ class _Case:
     def _nothing_lost(self, letters: Counter[str]) -> None:
         """S1, S2, S7."""
         for id_ in self._added:
-            if id_ not in letters and id_ not in self._trimmed and not self._is_somewhere(id_):
+            if id_ not in letters and id_ not in self._harm.trimmed and not self._is_somewhere(id_):
                 self._lost += 1
                 self._breach("S1", f"{id_} was added and has neither an effect nor a dead letter")
         for id_, lives in self._lives.items():
@@ -247,7 +219,7 @@ class _Case:
             highest = start.attempt
             if start.attempt > spent + 1:
                 self._burnt += start.attempt - spent - 1
-                if self._burnt > self._promise.burns * len(self._died) and self._keeps(life):
+                if self._burnt > self._promise.burns * len(self._harm.died) and self._keeps(life):
                     self._breach("S5", f"{id_}: attempt {start.attempt} is start {spent + 1}: attempts were burnt")
             if former is not None:
                 self._followed(id_, life, former, start)
@@ -256,7 +228,7 @@ class _Case:
 
     def _started_late(self, id_: str, life: Life, start: Event) -> None:
         """One that woke up began what it had read before; its outcome is refused. One that never slept was robbed."""
-        if start.pid not in self._excused:
+        if start.pid not in self._harm.excused:
             self._robbed += 1
             if not self._promise.robs and self._keeps(life):
                 self._breach("S5", f"{id_} was taken from {start.owner}, which was alive")
@@ -270,18 +242,18 @@ class _Case:
         """One start after another: by an outcome of its own, by a death, or by robbery."""
         if life.ended_by_itself(former):
             return
-        if former.attempt == start.attempt and former.pid not in self._excused and self._keeps(life):
+        if former.attempt == start.attempt and former.pid not in self._harm.excused and self._keeps(life):
             self._breach("S3", f"{id_}: attempt {start.attempt} was given to {former.owner} and {start.owner}")
-        if former.pid not in self._excused:
+        if former.pid not in self._harm.excused:
             self._robbed += 1
             if not self._promise.robs and self._keeps(life):
                 self._breach("S5", f"{id_} was taken from {former.owner}, which was alive")
             return
-        died = self._died.get(former.pid, math.inf)
+        died = self._harm.died.get(former.pid, math.inf)
         if died < start.at and start.attempt < self._promise.max_attempts:  # the last one waits, to run alone
             since = max(died, former.at)
             if start.attempt > former.attempt + 1:  # somebody held it in between, and died before the start
-                since = max(since, *(at for at in self._died.values() if at < start.at))
+                since = max(since, self._harm.last_death(start.at))
             self._rescued(id_, start.at - since)
 
     def _rescued(self, id_: str, seconds: float) -> None:
@@ -325,7 +297,7 @@ class _Case:
             return
         for id_, number in self._added.items():
             healed = len(self._lives.get(id_, [])) > 1
-            if number in self._facts.poison and number not in buried and id_ not in self._trimmed and not healed:
+            if number in self._facts.poison and number not in buried and id_ not in self._harm.trimmed and not healed:
                 self._breach("S6", f"{id_} (number {number}) is poison and was not buried")
 
     def _number_by_start(self, id_: str) -> int | None:
@@ -335,7 +307,7 @@ class _Case:
     def _trims(self) -> None:
         """S8. One that was trimmed under a running handler, which then acked it, is done and not lost."""
         counted = self._counts["trimmed_total"]
-        truth = sum(not any(life.ok("ack") for life in self._lives[id_]) for id_ in self._trimmed_held)
+        truth = sum(not any(life.ok("ack") for life in self._lives[id_]) for id_ in self._harm.trimmed_held)
         if self._promise.trims and counted != truth:
             self._breach("S8", f"{truth} pending messages were trimmed, {counted} were counted")
 
@@ -347,7 +319,7 @@ class _Case:
         for name in left.clients:
             self._breach("S9", f"the connection {name} was left open")
         # One that could not reach the server when it left is removed by the janitor, after its retention.
-        excused = self._died.keys() | self._touched
+        excused = self._harm.died.keys() | self._harm.touched
         starts = [start for lives in self._lives.values() for life in lives for start in life.starts]
         for owner in sorted(left.owners & {start.owner for start in starts if start.pid not in excused}):
             self._breach("S9", f"the owner {owner} has ended and is still entered")
@@ -359,11 +331,29 @@ class _Case:
         if not left.drained or left.drain_s > self._promise.drain_s:
             held = f"{len(left.pending)} pending, {len(left.waiting)} waiting"
             self._breach("L2", f"not drained after {left.drain_s:.1f} s: {held}")
+        for span in self._harm.spans:
+            self._others_went_on(span)
         if left.idle_commands_per_s > SPIN_PER_S:
             self._breach("L4", f"an idle worker sends {left.idle_commands_per_s:.0f} commands a second")
         for name, rate in left.log_lines_per_s.items():
             if rate > FLOOD_PER_S:
                 self._breach("L4", f"{rate:.0f} lines a second say {name}")
+
+    def _others_went_on(self, span: Span) -> None:
+        """L3: traffic is even, so what a stream did in this time is compared with what it did in the rest."""
+        begun, ended, hurt = self._facts.begun, self._facts.ended, span.stream
+        since, until = max(span.since, begun), min(span.until, ended)
+        within, rest = until - since, ended - begun - (until - since)
+        if within < 1.0 or rest < 1.0:
+            return
+        done: defaultdict[str, list[float]] = defaultdict(list)
+        for id_, lives in self._lives.items():
+            done[id_.rpartition("/")[0]] += [event.at for life in lives for event in life.ok("ack")]
+        for stream, times in done.items():
+            during = sum(since <= at <= until for at in times) / within
+            usual = sum(begun <= at < since or until < at <= ended for at in times) / rest
+            if stream not in ("", hurt) and during < KEPT_SHARE * usual:
+                self._breach("L3", f"{stream} did {during:.0f} a second while {hurt} was hurt, {usual:.0f} otherwise")
 
     # ── telling ──
 
@@ -378,15 +368,15 @@ class _Case:
             "unknown_adds": self._unknown,
             "handled": len(commits),
             "starts": sum(len(life.starts) for life in lives),
-            "faults": dict(sorted(self._faults.items())),
-            "deaths": len(self._died),
+            "faults": dict(sorted(self._harm.faults.items())),
+            "deaths": len(self._harm.died),
             "lost": self._lost,
             "duplicates": self._duplicates,
             "refused": refused,
             "burnt": self._burnt,
             "robbed": self._robbed,
             "buried": len(self._left.letters),
-            "trimmed": len(self._trimmed_held),
+            "trimmed": len(self._harm.trimmed_held),
             "rescued": len(self._rescued_s),
             **_quantiles("rescue", self._rescued_s),
             "longest_gap_s": round(max(gaps, default=0.0), 3),

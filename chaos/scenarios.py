@@ -68,7 +68,7 @@ ROWS: Final = (
         "pause",
         "SIGSTOP beyond the lease, then CONT, also twice",
         # So long that a sleeper wakes while another is at work on what it held: only then a missing fence shows.
-        Traffic({"ok": 0.3, "slow": 0.3, "again": 0.15, "grave": 0.1, "sink": 0.15}, rate=500, slow_s=(0.6, 1.8)),
+        Traffic({"ok": 0.3, "slow": 0.2, "again": 0.15, "grave": 0.2, "sink": 0.15}, rate=500, slow_s=(0.6, 1.8)),
         (Plan("pause", (1.3, 2.0)), Plan("pause", (3.0, 5.0), {"times": 2, "between_s": 0.05})),
         Staff(workers=4, lease_s=1.0, concurrency=200),
         promise=Promise(burns=ANY),
@@ -300,7 +300,7 @@ ROWS: Final = (
         21,
         "wrong-type",
         "WRONGTYPE in the dead letters' place",
-        Traffic({"ok": 0.9, "sink": 0.05, "bury": 0.03, "raise": 0.02}, rate=1_500),
+        Traffic({"ok": 0.85, "sink": 0.05, "bury": 0.06, "raise": 0.04}, rate=1_500),
         (Plan("wrong-type", (1.5, 2.5)),),
         promise=Promise(burns=ANY, max_attempts=5),
     ),

@@ -27,7 +27,7 @@ async def failover_partitioned(
     """The replica hears nothing for a while, then its primary dies: the replica takes over with what it had."""
     place, stream = _replicated(stage), rng.choice(stage.streams)
     primary = await asyncio.to_thread(place.primary_of, stream)
-    stage.note_fault("failover, replica partitioned", forgets=True)
+    stage.note_fault("failover, replica partitioned", forgets=True, stream=stream)
     await asyncio.to_thread(place.part, primary)
     await asyncio.sleep(rng.uniform(*apart_s))
     await asyncio.to_thread(primary.kill)
@@ -41,7 +41,7 @@ async def zombie_primary(stage: Stage, rng: random.Random, /, *, awake_s: float 
     """The primary stands still until another has taken over; then it wakes, and for a while takes itself for one."""
     place, stream = _replicated(stage), rng.choice(stage.streams)
     primary = await asyncio.to_thread(place.primary_of, stream)
-    stage.note_fault("zombie primary", forgets=True)
+    stage.note_fault("zombie primary", forgets=True, stream=stream)
     primary.pause()
     try:
         successor = await asyncio.to_thread(place.await_failover, stream, primary)

@@ -218,6 +218,21 @@ def test_l2_what_is_not_drained_is_late_and_not_lost() -> None:
     assert broken(Tale().add().judged(left)) == {"L2"}
 
 
+def test_l3_a_shard_that_was_not_hurt_stood_still() -> None:
+    def played(*, during: str) -> Verdict:
+        tale = Tale()
+        for n, stream in enumerate(["b/", "b/", "b/", "", during, during, "", "b/", "b/"]):
+            if n in (3, 6):
+                tale.tell("fault", "invoke" if n == 3 else "ok", what="failover", stream="a")
+            if stream:
+                id_ = f"{stream}{n}-0"
+                tale.add(id_, n).start("o", 1, id_, n).ends("ack", "ok", "o", 1, id_)
+        return tale.judged(Left(), begun=0.0, ended=float(len(tale.events)))
+
+    assert broken(played(during="b/")) == set()
+    assert broken(played(during="a/")) == {"L3"}
+
+
 def test_l4_a_spin_and_a_flood() -> None:
     assert broken(handled().judged(Left(ids={"1-0"}, idle_commands_per_s=5_000.0))) == {"L4"}
     assert broken(handled().judged(Left(ids={"1-0"}, log_lines_per_s={"reader.waits": 100.0}))) == {"L4"}

@@ -2,8 +2,9 @@
 
 python -m bench worker                   one bench, on the embedded server and on Redis 8.10
 python -m bench worker --json            the same; the last line is one JSON object
-python -m bench all --table              every bench of the workers; the last lines are the README's table
-python -m bench spark                    every bench of the Spark connector; needs headrace[spark] and Java
+python -m bench all --keep               every bench of the workers, kept in bench/results (about 20 minutes)
+python -m bench spark --keep             every bench of the Spark connector; needs headrace[spark] and Java
+python -m bench table                    write the README's tables from what was kept
 python -m bench peers --help             Headrace beside other libraries; installs them, so it is part of nothing else
 
 What a bench must reach stands beside its figures, and whether it did: the exit code is 0 all the same.
@@ -18,14 +19,14 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol
 
+from bench import readme
 from bench.arena import DEFAULT, KNOWN, Arena, arena
-from bench.report import Report, Run, markdown
+from bench.report import Report, Run
 from tests.support.binaries import find
 
-CORE: Final = ("worker", "worker5ms", "rescue", "alive", "claim", "renew", "assignments", "requeue")
+CORE: Final = ("worker", "worker5ms", "rescue", "alive", "claim", "renew", "requeue", "assignments", "cluster")
 SPARK: Final = ("spark-read", "spark-sink", "spark-many", "spark-latency", "spark-pipeline")
-OWN: Final = ("cluster",)  # brings servers of its own, so it is not among "all"
-NAMES: Final = (*CORE, *OWN, *SPARK)
+NAMES: Final = (*CORE, *SPARK)
 SETS: Final[dict[str, tuple[str, ...]]] = {"all": CORE, "spark": SPARK}
 
 
@@ -75,12 +76,12 @@ def _arguments(words: Sequence[str] | None) -> argparse.Namespace:
         "name",
         nargs="?",
         default="all",
-        choices=(*NAMES, *SETS),
+        choices=(*NAMES, *SETS, "table"),
         metavar="NAME",
-        help=", ".join((*NAMES, *SETS)),
+        help=", ".join((*NAMES, *SETS, "table")),
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object as the last line")
-    parser.add_argument("--table", action="store_true", help="print the README's table")
+    parser.add_argument("--keep", action="store_true", help="leave the runs in bench/results, for the README's tables")
     parser.add_argument(
         "--server", action="append", choices=KNOWN, help=f"instead of {' and '.join(DEFAULT)}; may be repeated"
     )
@@ -95,18 +96,31 @@ def main(words: Sequence[str] | None = None) -> int:
 
         return program.main(words[1:])
     options = _arguments(words)
+    if options.name == "table":
+        return _write_tables()
     names = SETS.get(options.name, (options.name,))
     servers = at_hand(options.server or DEFAULT)
     if not servers:
         return 2
-    reports = [run(name, servers, options.scale) for name in names]
-    for report in reports:
-        print(report.as_text(), file=sys.stderr if options.json else sys.stdout, flush=True)
-    if options.table:
-        print(markdown(reports))
+    reports = []
+    for name in names:
+        reports.append(run(name, servers, options.scale))
+        print(reports[-1].as_text(), file=sys.stderr if options.json else sys.stdout, flush=True)
+        if options.keep:
+            readme.keep(reports[-1])
     if options.json:
         found = {report.name: report.as_json() for report in reports}
         print(json.dumps(found if options.name in SETS else found[options.name], ensure_ascii=False))
+    return 0
+
+
+def _write_tables() -> int:
+    try:
+        for name, benches in SETS.items():
+            readme.write(name, benches, lambda bench, runs: load(bench).report(runs))
+    except LookupError as missing:
+        _say(str(missing))
+        return 2
     return 0
 
 

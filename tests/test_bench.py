@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from bench.__main__ import NAMES, load, main
-from bench.report import Criterion, Report, lowest, markdown, quantile
+from bench import readme
+from bench.__main__ import NAMES, SETS, load, main
+from bench.report import Criterion, Report, Run, lowest, markdown, quantile
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -71,6 +72,40 @@ def test_a_criterion_judges_the_runs_it_speaks_of() -> None:
         "|---|---|---|---|---|",
         "| `any` | anything | ≥ 0.5 | 0.9 | 0.2 (**not reached**) |",
     ]
+
+
+def test_the_table_of_a_page_is_written_from_what_was_kept(tmp_path: Path) -> None:
+    def judge(name: str, runs: list[Run]) -> Report:
+        shown = ("server", "ratio")
+        return Report(
+            name, "anything", "≥ 0.5", runs, [], shown, lowest("ratio"), lambda some: f"{some[0]['ratio']:.1f}"
+        )
+
+    readme.keep(judge("any", [{"server": "a", "version": "server a", "ratio": 0.9}]), tmp_path)
+    page = tmp_path / "README.md"
+    page.write_text("before\n<!-- bench some -->\nstale\n<!-- /bench some -->\nafter\n")
+    readme.write("some", ["any"], judge, page, tmp_path)
+    lines = page.read_text().splitlines()
+    assert (lines[0], lines[1], lines[-2], lines[-1]) == (
+        "before",
+        "<!-- bench some -->",
+        "<!-- /bench some -->",
+        "after",
+    )
+    assert "| `any` | anything | ≥ 0.5 | 0.9 |" in lines
+    assert "`python -m bench some --keep`" in lines[2]
+    with pytest.raises(LookupError, match="python -m bench other --keep"):
+        readme.write("some", ["other"], judge, page, tmp_path)
+    with pytest.raises(LookupError, match="no place for the table"):
+        readme.write("none", ["any"], judge, page, tmp_path)
+
+
+def test_the_readme_says_what_the_results_files_say(tmp_path: Path) -> None:
+    again = tmp_path / "README.md"
+    again.write_text(readme.README.read_text())
+    for name, benches in SETS.items():
+        readme.write(name, benches, lambda bench, runs: load(bench).report(runs), again)
+    assert again.read_text() == readme.README.read_text()
 
 
 def test_a_quantile_is_a_value_that_was_measured() -> None:

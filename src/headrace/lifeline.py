@@ -128,8 +128,8 @@ class Lifeline:
         if now - self._pulse.at > self._blocked_s / 2:
             self._renew_unseen(strand)
         if now >= strand.stay_at:
+            strand.stay_at = now + settings.renew_ms / 1000  # also if it fails: renewals must not wait for it each time
             self._stay(strand)
-            strand.stay_at = now + settings.renew_ms / 1000
 
     def _renew_unseen(self, strand: Strand) -> None:
         """The loop stands still: what the server has sent and nobody has read yet is renewed by the owner's name."""

@@ -181,3 +181,22 @@ def test_a_server_on_its_own_is_believed_whatever_it_says() -> None:
 def test_all_calls_of_a_stream_go_to_its_server() -> None:
     sent, _ = converse([call("XADD", "x"), call("TIME")], Route(x=A, y=B), [[1, 2]], at="y")
     assert [send.node for send in sent[0]] == [B]
+
+
+def test_a_conversation_waits_no_longer_than_its_patience() -> None:
+    """SPEC 49: a lifeline that stands before a half-moved slot for longer than a lease would lose what it holds."""
+    steps, turns, waited = talk([call("GET", "k")], Route(k=A), patience_s=0.1), 0, 0.0
+    try:
+        step: Any = next(steps)
+        while True:
+            if isinstance(step, Pause):
+                waited += step.seconds
+                step = steps.send(None)
+            else:
+                turns += 1
+                step = steps.send([[TryAgainError("in the middle of a move")]])
+    except StopIteration as end:
+        (reply,) = end.value
+    assert isinstance(reply, TryAgainError)
+    assert 1 < turns < TURNS
+    assert waited <= 0.1

@@ -115,6 +115,12 @@ class _Lines(Generic[AnyLine]):
         """Whether another server may take over, so that it is worth looking for it every moment."""
         return self._route.moves
 
+    def _talk(
+        self, calls: Sequence[Call[Any]], begun: tuple[Send, list[Any] | Failed] | None = None
+    ) -> Generator[Step, Any, list[Any]]:
+        """A conversation that waits no longer than an answer may take."""
+        return talk(calls, self._route, self._at, begun, patience_s=self._timeout_s)
+
     @property
     def _line(self) -> AnyLine | None:
         return None if self.node is None else self._lines.get(self.node)
@@ -177,12 +183,11 @@ class Link(_Lines[Line]):
         async with self._lock:
             send = self._plainly(calls)
             if send is None:
-                return _values(calls, await self._drive(talk(calls, self._route, self._at), wait_ms / 1000))
+                return _values(calls, await self._drive(self._talk(calls), wait_ms / 1000))
             answer = await self._send(send, wait_ms / 1000)
             if _is_plain(answer):
                 return [call.parse(reply) for call, reply in zip(calls, answer, strict=True)]
-            steps = talk(calls, self._route, self._at, begun=(send, answer))
-            return _values(calls, await self._drive(steps, wait_ms / 1000))
+            return _values(calls, await self._drive(self._talk(calls, (send, answer)), wait_ms / 1000))
 
     async def masters(self) -> tuple[Node, ...]:
         """All servers that hold keys; ``call.aimed(node)`` is sent to one of them."""
@@ -289,11 +294,11 @@ class SyncLink(_Lines[SyncLine]):
     def pipe(self, calls: Sequence[Call[Any]]) -> list[Any]:
         send = self._plainly(calls)
         if send is None:
-            return _values(calls, self._drive(talk(calls, self._route, self._at)))
+            return _values(calls, self._drive(self._talk(calls)))
         answer = self._send(send)
         if _is_plain(answer):
             return [call.parse(reply) for call, reply in zip(calls, answer, strict=True)]
-        return _values(calls, self._drive(talk(calls, self._route, self._at, begun=(send, answer))))
+        return _values(calls, self._drive(self._talk(calls, (send, answer))))
 
     def masters(self) -> tuple[Node, ...]:
         return self._drive(self._route.masters())

@@ -14,6 +14,7 @@ and is sent again with the write that was redirected.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Generator, Sequence
 from typing import Any, Final, NamedTuple, Protocol
 
@@ -99,14 +100,20 @@ def packed(call: Call[Any]) -> bytes:
 
 
 def talk(
-    calls: Sequence[Call[Any]], route: Route, at: str = "", begun: tuple[Send, list[Any] | Failed] | None = None
+    calls: Sequence[Call[Any]],
+    route: Route,
+    at: str = "",
+    begun: tuple[Send, list[Any] | Failed] | None = None,
+    patience_s: float = math.inf,
 ) -> Generator[Step, Any, list[Any]]:
     """Send calls until each has a reply: raw, an error reply, or Failed. ``at``: all of them go where this key is.
 
-    ``begun`` is a first turn that has been done already, with its answer.
+    ``begun`` is a first turn that has been done already, with its answer. No more than ``patience_s`` is spent waiting
+    between turns: a thread that renews leases must not stand before a slot that is half moved.
     """
     talked = _Talk(calls, route, at)
     left = list(range(len(calls)))
+    waited_s = 0.0
     for turn in range(TURNS):
         if begun is not None and turn == 0:
             sends, answers = [begun[0]], [begun[1]]
@@ -117,7 +124,11 @@ def talk(
         if not left:
             return talked.replies
         if talked.slow or turn > 1:
-            yield Pause(PAUSE_S[min(turn, len(PAUSE_S) - 1)])
+            pause_s = PAUSE_S[min(turn, len(PAUSE_S) - 1)]
+            waited_s += pause_s
+            if waited_s > patience_s:
+                break
+            yield Pause(pause_s)
     return talked.given_up(left)
 
 
@@ -201,7 +212,7 @@ class _Talk:
         """The replies, with an outage in the place of redirections that lead nowhere: a slot that is half moved."""
         for index in left:
             if redirection(self.replies[index], NOWHERE) is not None:
-                moving = f"the slot is being moved, and after {TURNS} tries it is neither here nor there"
+                moving = "the slot is being moved, and after several tries it is neither here nor there"
                 self.replies[index] = Failed(Unavailable(f"{moving}: nothing was done; try again"), sent=False)
         return self.replies
 

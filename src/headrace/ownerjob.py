@@ -21,7 +21,7 @@ PREFETCH_LIMIT: Final = 10_000
 _OWN_WORDS: Final = ("concurrency", "prefetch", "rebalance")
 _HANDLER_WORDS: Final = (
     *("lease", "max_attempts", "backoff", "stall_after", "start"),
-    *("dead_letters_maxlen", "prefix"),
+    *("dead_letters_maxlen", "prefix", "owner_retention"),
 )
 
 

@@ -7,12 +7,15 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
 
 from headrace import App, Delivery, OwnerTaken
 from headrace.names import owner_name
+from headrace.redis.calls import Call, as_is
+from headrace.redis.connect import Server as Address
 from tests.support.looking import fill, orphan, pending, waiting
 from tests.support.proxy import Proxy
 from tests.support.servers import NATIVE, Server
@@ -221,6 +224,36 @@ async def test_what_a_cut_reply_brought_is_found_again_and_burns_no_attempt(
     assert ledger.attempts == [1] * 20
     assert counted(app, "found_total") == 20
     assert counted(app, "refused_total") == 0
+
+
+@pytest.mark.servers("redis8", "redis6")
+async def test_after_a_cut_reply_only_the_own_old_connection_is_closed(
+    server: Server, stream: str, make_app: MakeApp
+) -> None:
+    """SPEC 5: a server that was started again gives the same numbers to others, who are none of our business."""
+    app, redis = make_app(server), server.sync()
+    app.stream(stream).handler(group=GROUP, lease="2s")(_nothing)
+
+    async with app.worker() as worker, AsyncExitStack() as stack:
+        lane = worker.lanes[0]
+
+        async def closed(name: str | None) -> bool:
+            """Whether a connection of that name, taken for the old one, is closed when the reader asks."""
+            other = Address(server.url).sync_link(name or "nobody")
+            other.open()
+            stack.callback(other.close)
+            if name is None:
+                other.call(Call(("CLIENT", "SETNAME", ""), as_is))
+            lane.reader._mistrust()
+            lane.reader._old_client = (lane.read_link.node, other.client_id)
+            await wait_until(lambda: lane.reader._reconcile_at > 0)
+            return not await asyncio.to_thread(lambda: redis.client_list(client_id=[other.client_id]))
+
+        assert not await closed("somebody-else")
+        assert not await closed("headrace:another-1-a:read:00000000")
+        assert not await closed(lane.out_link.name)
+        assert not await closed(None), "without a name nobody can tell"
+        assert await closed(lane.read_link.name)
 
 
 @pytest.mark.servers("redis8", "redis6")

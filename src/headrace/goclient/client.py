@@ -156,7 +156,7 @@ class GoClient:
             self._events.put_nowait(Terminated("done"))
             return
         reading, *others = self._tasks
-        if self._blocked and self._read_link.client_id:
+        if self._blocked and self._read_link.is_open and self._read_link.client_id:
             await self._quietly(self._link.call(commands.unblock(self._read_link.client_id)))
         await asyncio.wait({reading}, timeout=2 * BLOCK_MS / 1000)
         for task in (reading, *others):

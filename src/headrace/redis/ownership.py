@@ -25,6 +25,7 @@ _SET_ASIDE = load("set_aside")
 _GIVE_UP = load("give_up")
 _FINISH = load("finish")
 _FINISHED = load("finished")
+_FORGET = load("forget")
 _RAISE = load("raise")
 _BEAT = load("beat")
 _INHERIT = load("inherit")
@@ -166,6 +167,12 @@ def announce(keys: Keys, name: str, info: bytes) -> Call[Announced]:
 def finished(keys: Keys, group: str, owner: str, id_: bytes, count: int, name: str) -> Call[Word]:
     """End an announcement whose data stream is marked done."""
     return Call((2, keys.stream, keys.names, group, owner, id_, count, name), parse_word, _FINISHED)
+
+
+def forget(keys: Keys, dead_letter: str, name: bytes, original_id: str) -> Call[int]:
+    """Delete the dead letter of an announcement, and free its name."""
+    where = (keys.stream, keys.names, keys.dead_letters)
+    return Call((3, *where, dead_letter, name, original_id), int, _FORGET)
 
 
 def lift(keys: Keys, group: str, owner: str, id_: bytes, count: int, to: int) -> Call[Word]:

@@ -232,8 +232,8 @@ class Holding:
             return
         room.begun = True
 
-    async def ack(self, room: Room[Any], raw_id: bytes, number: int) -> None:
-        await self.positions.ack(room, raw_id, number)
+    async def ack(self, room: Room[Any], raw_id: bytes, number: int, *, begins: bool) -> None:
+        await self.positions.ack(room, raw_id, number, begins=begins)
 
     def ack_soon(self, room: Room[Any], raw_id: bytes, number: int) -> None:
         self.positions.put(room, raw_id, number)

@@ -115,7 +115,9 @@ class Worker:
             self._watch(lane.reader.run(), f"reader of {lane.stream}")
         for holding, job in zip(self.holdings, self._owner_jobs, strict=True):
             if self._listener is None:
-                holding.start(Handlers(holding, job.bind(self._provided), job.name), self._watch, self._fail)
+                holding.start(
+                    Handlers(holding, job.bind(self._provided, self._gate), job.name), self._watch, self._fail
+                )
             else:
                 holding.start(self._listener(holding), self._watch, self._fail)
         log.info("worker.started owner=%s lanes=%d", self.owner, len(self.lanes) + len(self.holdings))

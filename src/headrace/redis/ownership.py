@@ -265,13 +265,18 @@ def take(place: Place, id_: bytes, count: int, owner: str, *, how: Literal["", "
 
 
 def begin(place: Place, owner: str, epoch: int) -> Call[Tries]:
-    """Note that a handler gets its first message since the take."""
+    """Note that a handler gets a message: the first since the take, or any where each start counts."""
     return Call((2, place.data, place.own, owner, epoch, place.mirror), Tries.of, _BEGIN)
 
 
-def pos_ack(place: Place, owner: str, epoch: int, id_: bytes, messages: int, *, read: bool) -> Call[PositionWord]:
-    """Acknowledge everything up to an id. ``read``: the server can be told how many messages that is (7.0+)."""
-    words = (place.data, place.own, owner, epoch, id_, messages, place.mirror, "read" if read else "")
+def pos_ack(
+    place: Place, owner: str, epoch: int, id_: bytes, messages: int, *, read: bool, begins: bool = False
+) -> Call[PositionWord]:
+    """Acknowledge everything up to an id. ``read``: the server can be told how many messages that is (7.0+).
+
+    ``begins``: the next message gets a handler as soon as this is answered; its try is noted in the same step.
+    """
+    words = (place.data, place.own, owner, epoch, id_, messages, place.mirror, "read" if read else "", int(begins))
     return Call((2, *words), PositionWord.of, _POS_ACK)
 
 

@@ -18,6 +18,7 @@ from headrace.errors import AuthFailed, HeadraceError, Unavailable
 from headrace.redis.faults import translate
 from headrace.redis.topology import Node
 
+ASK_S: Final = 2.0  # how long it may take to be there again
 LISTEN_S: Final = 0.5  # how long a server may take to say no; one that says nothing has nothing against us
 
 
@@ -58,9 +59,9 @@ def context_of(end: Endpoint, *, verify: bool) -> ssl.SSLContext:
 def explained(end: Endpoint, node: Node, error: Exception, *, verify: bool, timeout_s: float) -> HeadraceError:
     """What it means that a connection ended before its first answer. Blocks, for a bounded time."""
     said = translate(error)
-    if not isinstance(said, Unavailable) or not _is_cut(error):
+    if said is error or not isinstance(said, Unavailable) or not _is_cut(error):
         return said
-    heard = _verdict(node, context_of(end, verify=verify), timeout_s)
+    heard = _verdict(node, context_of(end, verify=verify), min(timeout_s, ASK_S))
     refused = None if heard is None else translate(heard)
     return refused if isinstance(refused, AuthFailed) else said
 

@@ -137,7 +137,8 @@ class App:
         """Streams of streams: announced by name, each owned whole and in order by one owner at a time.
 
         ``model`` is what their messages hold, as for :meth:`stream`. Options, also of @rooms.owner(): lease,
-        concurrency, prefetch, rebalance, max_attempts, backoff, stall_after, start, dead_letters_maxlen, prefix.
+        concurrency, prefetch, rebalance, max_attempts, backoff, stall_after, start, dead_letters_maxlen, prefix,
+        owner_retention.
         """
         made: Assignments[Any] = Assignments(self, name, model, group=group, max_bytes=max_bytes, options=options)
         return made
@@ -183,6 +184,11 @@ class App:
     def url(self) -> str | None:
         """The URL given in the code, if any."""
         return self._url
+
+    @property
+    def connect(self) -> ConnectSettings | None:
+        """How connections are made, if that was said in the code."""
+        return self._connect
 
     @property
     def grace_s(self) -> float:

@@ -21,6 +21,7 @@ from headrace.app import App
 from headrace.board import Board
 from headrace.errors import ConfigError, HeadraceError, Verdict, classify
 from headrace.names import owner_name
+from headrace.recovery import Requeue
 
 log = logging.getLogger("headrace")
 
@@ -60,6 +61,7 @@ def hello_of(app: App, owner: str) -> bytes:
             "lease_ms": job.settings.lease_ms,
             "stall_after_ms": job.settings.stall_after_ms,
             "max_attempts": job.settings.max_attempts,
+            "copies": job.settings.prefix if isinstance(job.settings.recovery, Requeue) else "",
         }
         for job in app.jobs
     ]

@@ -15,9 +15,11 @@ from headrace.errors import HeadraceError
 from headrace.fields import FIELD_BYTES, find_field
 from headrace.names import Keys, is_group, waiting_group
 from headrace.recorder import Recorder
-from headrace.redis import commands, scripts
+from headrace.redis import commands, ownership, scripts
+from headrace.redis.calls import Call
 from headrace.redis.letters import Letter, open_letter
 from headrace.redis.link import Link
+from headrace.redis.ownership import NAME_FIELD
 
 PAGE = 100  # dead letters read at a time
 
@@ -122,10 +124,13 @@ class DeadLetters:
     async def purge(
         self, *ids: str, group: str | None = None, where: Callable[[DeadLetter], bool] | None = None
     ) -> int:
-        """Delete dead letters for good: those named, or all that ``group`` and ``where`` leave."""
+        """Delete dead letters for good: those named, or all that ``group`` and ``where`` leave.
+
+        With the dead letter of an assignment its name is free: it may be announced again.
+        """
         purged = 0
         async for letter in self._chosen(ids, group, where):
-            purged += await self._link.call(commands.delete(self._keys.dead_letters, [letter.id]))
+            purged += await self._link.call(self._purge(letter))
         return purged
 
     # ── parked: exhausted while dead letters are off (SPEC 29) ──
@@ -160,6 +165,12 @@ class DeadLetters:
         async for letter in self.each(group=group):
             if where is None or where(letter):
                 yield letter
+
+    def _purge(self, letter: DeadLetter) -> Call[int]:
+        name = find_field(letter.fields, NAME_FIELD.encode())
+        if name is not None and _names_a_message(letter):
+            return ownership.forget(self._keys, letter.id, name, letter.original_id)
+        return commands.delete(self._keys.dead_letters, [letter.id])
 
     async def _replay(self, letter: DeadLetter) -> Replayed:
         if not _names_a_message(letter):

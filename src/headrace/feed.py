@@ -156,7 +156,8 @@ class Feed:
             await self._sleepy.wait()
             self._sleepy.clear()
             await asyncio.sleep(WAKE_S)
-            stale = [reel for reel in self._reels if reel.stale and reel.blocked and reel.link.client_id]
+            blocked = [reel for reel in self._reels if reel.stale and reel.blocked and reel.link.is_open]
+            stale = [reel for reel in blocked if reel.link.client_id]
             if not stale:
                 continue
             try:

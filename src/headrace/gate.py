@@ -2,7 +2,8 @@
 
 A message whose earlier attempts died with their process gets its last one with nobody beside it, so that it can bury
 nobody but itself. Every reader passes the gate before it takes anything; whoever wants the process for itself closes
-the gate, waits until no reader is inside and nothing is held, and opens it again afterwards.
+the gate, waits until no reader is inside and nothing is held, and opens it again afterwards. Handlers of ordered
+partitions, which no reader takes anything for, are inside while they run.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ class Gate:
 
     @asynccontextmanager
     async def taking(self) -> AsyncIterator[None]:
-        """A reader takes deliveries inside; it waits here while something runs alone."""
+        """A reader takes deliveries inside, an ordered handler runs; both wait here while something runs alone."""
         while self.closed:
             await self._opened.wait()
         self._inside += 1

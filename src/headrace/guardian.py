@@ -46,6 +46,7 @@ class Held:
     lease_ms: int
     stall_after_ms: int
     max_attempts: int
+    copies: str = ""  # prefix of the fields that requeued copies have, "" where recovery makes none
 
 
 @dataclass(slots=True)
@@ -71,6 +72,7 @@ def read_hello(hello: dict[str, object], board: Board) -> Ward:
             lane["lease_ms"],
             lane["stall_after_ms"],
             lane["max_attempts"],
+            lane["copies"],
         )
         for lane in hello["lanes"]  # type: ignore[attr-defined]
     ]
@@ -214,6 +216,7 @@ def _adopt_lane(link: SyncLink, ward: Ward, index: int, lane: Held) -> int:
                 started,
                 delays,
                 alone_at=lane.max_attempts - 1,
+                prefix=lane.copies,
                 chunk=CHUNK,
             )
         )

@@ -31,6 +31,7 @@ from headrace.feed import Feed
 from headrace.handover import Handover
 from headrace.heartbeat import Post
 from headrace.inventory import Inventory
+from headrace.janitor import Janitor
 from headrace.member import Member
 from headrace.names import keys_of, mirror_group
 from headrace.ownerjob import OwnerSettings
@@ -109,6 +110,9 @@ class Holding:
             *(member, self._ack_link, recorder), place=self.place, lost=self.lose, read=self._reads
         )
         self.feed = Feed(server, member.owner, settings.prefetch, recorder)
+        self.janitor = Janitor(
+            *(member, self.calls.link, recorder), in_flight=lambda: len(self.tenures), owners_only=True
+        )
 
     def place(self, name: str) -> Place:
         """Where a data stream's ownership is kept."""
@@ -145,6 +149,7 @@ class Holding:
         watch(self.positions.run(), f"positions of {self.member.stream}")
         self.feed.start(watch)
         watch(self._acquire(), f"acquirer of {self.member.stream}")
+        watch(self.janitor.run(), f"janitor of {self.member.stream}")
 
     async def _acquire(self) -> None:
         tries = 0
@@ -227,8 +232,8 @@ class Holding:
             return
         room.begun = True
 
-    async def ack(self, room: Room[Any], raw_id: bytes, number: int) -> None:
-        await self.positions.ack(room, raw_id, number)
+    async def ack(self, room: Room[Any], raw_id: bytes, number: int, *, begins: bool) -> None:
+        await self.positions.ack(room, raw_id, number, begins=begins)
 
     def ack_soon(self, room: Room[Any], raw_id: bytes, number: int) -> None:
         self.positions.put(room, raw_id, number)

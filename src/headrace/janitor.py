@@ -2,10 +2,12 @@
 
     floor       the lowest id that is not finished yet, kept beside the group, so that a group that vanishes can be made
                 again without handing out everything a second time (SPEC 3)
-    owners      owners gone for longer than their retention, with nothing pending, are removed (SPEC 19)
+    owners      owners gone for longer than their retention, with nothing pending, are removed (SPEC 19), also those
+                that joined and never read: the server knows no such consumer, only their entry tells of them
     levels      lag, pending, waiting, oldest idle, for the recorder
 
-Each worker has one; they keep out of each other's way only by jitter, because doing this twice harms nobody.
+Each lane has one; they keep out of each other's way only by jitter, because doing this twice harms nobody. A holding
+has one for its owners only: a group of assignments is made again at 0 (acquirer.py) and needs no floor.
 """
 
 from __future__ import annotations
@@ -29,11 +31,14 @@ ROUND_MS = 5_000  # how often a round is made
 
 
 class Janitor:
-    def __init__(self, member: Member, link: Link, recorder: Recorder, *, in_flight: Callable[[], int]) -> None:
+    def __init__(
+        self, member: Member, link: Link, recorder: Recorder, *, in_flight: Callable[[], int], owners_only: bool = False
+    ) -> None:
         self._member = member
         self._link = link
         self._recorder = recorder
         self._in_flight = in_flight
+        self._owners_only = owners_only
 
     async def run(self) -> None:
         while True:
@@ -48,9 +53,10 @@ class Janitor:
                 log.debug("janitor.waits stream=%s: %s", self._member.stream, error)
 
     async def round(self) -> None:
-        await self.keep_floor()
+        if not self._owners_only:
+            await self.keep_floor()
         await self.remove_owners()
-        if not isinstance(self._recorder, NoRecorder):
+        if not self._owners_only and not isinstance(self._recorder, NoRecorder):
             await self.record_levels()
 
     async def keep_floor(self) -> None:
@@ -60,13 +66,24 @@ class Janitor:
     async def remove_owners(self) -> None:
         member = self._member
         retention_ms = member.settings.owner_retention_ms
-        for consumer in await self._link.call(commands.consumers(member.keys, member.group)):
-            if consumer.name == member.owner or consumer.pending or consumer.idle_ms < retention_ms:
-                continue
-            answer = await self._link.call(scripts.remove_owner(member.keys, member.group, consumer.name, retention_ms))
+        for owner in await self._gone(retention_ms):
+            answer = await self._link.call(scripts.remove_owner(member.keys, member.group, owner, retention_ms))
             if answer.kind == "removed":
                 self._recorder.count("owner_removed_total", 1, **member.labels)
-                log.info("owner.removed stream=%s group=%s owner=%s", member.stream, member.group, consumer.name)
+                log.info("owner.removed stream=%s group=%s owner=%s", member.stream, member.group, owner)
+
+    async def _gone(self, retention_ms: int) -> list[str]:
+        """Who seems to be gone: remove_owner looks again, at both what the server knows and what was entered."""
+        member = self._member
+        consumers = await self._link.call(commands.consumers(member.keys, member.group))
+        gone = [each.name for each in consumers if not each.pending and each.idle_ms >= retention_ms]
+        readers = {each.name for each in consumers}
+        entries = await self._link.call(commands.owner_entries(member.keys, member.group))
+        unread = [entry for entry in entries if isinstance(entry.get("owner"), str) and entry["owner"] not in readers]
+        if unread:
+            before_ms = await self._link.call(commands.server_ms()) - retention_ms
+            gone += [entry["owner"] for entry in unread if entry["seen_ms"] <= before_ms]
+        return [name for name in gone if name != member.owner]
 
     async def record_levels(self) -> None:
         member = self._member

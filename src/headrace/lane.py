@@ -14,6 +14,7 @@ import os
 import socket
 import time
 from collections.abc import Coroutine, Mapping
+from secrets import token_hex
 from typing import Any
 
 from headrace.engines import engine_for
@@ -61,7 +62,8 @@ class Lane:
         self.slots = Slots(job.slots)
         self.gate = gate
         gate.watch(self.slots)
-        self.read_link = server.link(f"headrace:{member.owner}:read", at=member.stream)
+        # A name that no other connection has: after a cut answer it tells the old one from whoever has its number now.
+        self.read_link = server.link(f"headrace:{member.owner}:read:{token_hex(4)}", at=member.stream)
         self.out_link = server.link(f"headrace:{member.owner}:out", at=member.stream)
         self.engine = engine_for(job, member, self.out_link, can, recorder, slots=self.slots, lost=self.lost)
         self.outbox = Outbox(

@@ -139,6 +139,7 @@ class Delivery(Generic[T]):
         "read_at",
         "renewed_at",
         "resent",
+        "spare",
         "state",
     )
 
@@ -150,6 +151,7 @@ class Delivery(Generic[T]):
         self._fields = fields
         self.count = count  # the server's delivery count: with the owner it is the fence
         self.earlier = 0  # attempts under other ids, before this copy was made (recovery by requeue)
+        self.spare = 0  # counts that started no handler: this process was handed what it had in hand
         self._original_id = ""
         self.idle_ms = idle_ms
         self.read_at = now
@@ -183,7 +185,12 @@ class Delivery(Generic[T]):
     @property
     def attempt(self) -> int:
         """How often a handler was started for this message, this time included."""
-        return self.count + self.earlier
+        return self.starts + self.earlier
+
+    @property
+    def starts(self) -> int:
+        """The same, under this id alone: the server's count of it when nobody has it."""
+        return self.count - self.spare
 
     @property
     def original_id(self) -> str:
@@ -268,7 +275,12 @@ class Delivery(Generic[T]):
         self._original_id = original_id
 
     def retake(self, count: int, now: float) -> None:
-        """The server handed me my own running entry again: the fence moves on to the new count (DESIGN 4b)."""
+        """The server handed me my own running entry again: the fence moves on to the new count (DESIGN 4b).
+
+        That is one more delivery and no start of a handler, so the attempt stays. A count that rose by more tells of
+        others that had it meanwhile, and theirs are attempts.
+        """
+        self.spare = self.spare + 1 if count > self.count else 0
         self.count = count
         self.renewed_at = now
 

@@ -9,6 +9,10 @@ outcome before the next one. What lets others pass elsewhere holds up the partit
     raise Release  the partition is handed back, and begins with this message wherever it is taken next
 
 Without dead letters a message that fails is tried for ever, and the partition waits for it.
+
+Every start is noted on the server before it happens, so that a message that kills its process starts max_attempts
+times: in the same step as the ack before it where the message is here by then, else by a call of its own. Its last
+attempt runs alone in the process (gate.py), because what ran beside it would be counted with it.
 """
 
 from __future__ import annotations
@@ -32,6 +36,7 @@ from headrace.errors import (
     Release,
     Retry,
 )
+from headrace.gate import Gate
 from headrace.job import Job
 from headrace.member import Member
 from headrace.message import ACK, Delivery, Outcome, State, SyncDelivery, Way, optional_ms
@@ -58,9 +63,9 @@ class OrderedJob(OwnerJob):
 
     job: Job | None = None
 
-    def bind(self, provided: Mapping[type, Any]) -> Callable[[Room[Any]], Any]:
+    def bind(self, provided: Mapping[type, Any], gate: Gate) -> Callable[[Room[Any]], Any]:
         assert self.job is not None
-        return Ordered(self.job, provided).own
+        return Ordered(self.job, provided, gate).own
 
 
 def make_ordered_job(job: Job, partitions: Partitions, options: Mapping[str, Any]) -> OrderedJob:
@@ -90,8 +95,9 @@ def handler_options(options: Mapping[str, Any]) -> HandlerSettings:
 class Ordered:
     """Calls one handler, in this process."""
 
-    def __init__(self, job: Job, provided: Mapping[type, Any]) -> None:
+    def __init__(self, job: Job, provided: Mapping[type, Any], gate: Gate) -> None:
         self._job = job
+        self._gate = gate
         self._call = job.bind(provided)
         timeout_ms = job.settings.timeout_ms
         self._timeout_s = None if timeout_ms is None else timeout_ms / 1000
@@ -100,6 +106,7 @@ class Ordered:
     async def own(self, room: Room[Any]) -> None:
         """Lead the messages of one partition to the handler until the room is left or lost."""
         before = room.attempt - 1  # starts of the first message in other hands
+        room.counted = True
         async for message in room:
             if not await self._handled(room, message, before):
                 return
@@ -113,20 +120,40 @@ class Ordered:
             if settings.dead_letters and attempt > settings.max_attempts:
                 await room.bury(message, "its owner died or hung during the last attempt", attempts=attempt - 1)
                 return True
-            outcome = await self._tried(room, message, attempt)
-            if outcome.way is Way.ACK:
-                await room.ack(message)
-                return True
-            if outcome.way is Way.RELEASE:
+            alone = before > 0 and attempt == settings.max_attempts
+            async with self._gate.alone() if alone else self._gate.taking():
+                # Until its end is answered: what the next one kills must not be at work, nor seem to be.
+                ended = await self._attempted(room, message, attempt, again=attempt > before + 1)
+            if isinstance(ended, bool):
+                return ended
+            if not await self._waited(room, ended, attempt):
                 return False
-            last = outcome.way is Way.BURY or attempt >= settings.max_attempts
-            if last and settings.dead_letters:
-                await room.bury(message, outcome.reason, error=outcome.error, attempts=attempt)
-                return True
-            await _note(room)
-            if not await self._waited(room, outcome, attempt):
-                return False
+
+    async def _attempted(
+        self, room: Room[Any], message: OwnedMessage[Any], attempt: int, *, again: bool
+    ) -> bool | Outcome:
+        """One attempt, noted now that its turn has come. True: it has ended, False: the room is to be left; else what
+        the next attempt waits for."""
+        room.check()
+        if room.stopping:
+            if again:
+                room.forget_try()
+            return False
+        if again or not room.begun:
             await room.note_try()
+            room.check()
+        outcome = await self._tried(room, message, attempt)
+        if outcome.way is Way.RELEASE:
+            return False
+        if outcome.way is Way.ACK:
+            # Whoever has to wait for a turn is not counted before it has come.
+            await (room.ack(message) if self._gate.closed else room.ack_and_go_on(message))
+            return True
+        last = outcome.way is Way.BURY or attempt >= self._job.settings.max_attempts
+        if last and self._job.settings.dead_letters:
+            await room.bury(message, outcome.reason, error=outcome.error, attempts=attempt)
+            return True
+        return outcome
 
     async def _waited(self, room: Room[Any], outcome: Outcome, attempt: int) -> bool:
         """Wait for the next attempt. False: the room is to be left meanwhile."""
@@ -201,12 +228,6 @@ class _Ways:
             await self._room.ack(self._message)
         delivery.state = State.ENDED
         self.outcome = outcome
-
-
-async def _note(room: Room[Any]) -> None:
-    """A first attempt is noted before it begins only for the first message of all: this one has failed, so now."""
-    if not room.begun:
-        await room.note_try()
 
 
 def check_words(options: Mapping[str, Any]) -> None:

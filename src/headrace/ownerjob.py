@@ -9,6 +9,7 @@ from typing import Any, Final
 from headrace.codec import Codec
 from headrace.config import CONCURRENCY_LIMIT, HandlerSettings
 from headrace.errors import HandlerRefused
+from headrace.gate import Gate
 from headrace.job import make_job
 from headrace.options import refuse_unknown, truth, whole_number
 from headrace.partitions import Partitions
@@ -21,7 +22,7 @@ PREFETCH_LIMIT: Final = 10_000
 _OWN_WORDS: Final = ("concurrency", "prefetch", "rebalance")
 _HANDLER_WORDS: Final = (
     *("lease", "max_attempts", "backoff", "stall_after", "start"),
-    *("dead_letters_maxlen", "prefix"),
+    *("dead_letters_maxlen", "prefix", "owner_retention"),
 )
 
 
@@ -64,7 +65,7 @@ class OwnerJob:
     def name(self) -> str:
         return f"{self.function.__module__}.{getattr(self.function, '__qualname__', repr(self.function))}"
 
-    def bind(self, provided: Mapping[type, Any]) -> Callable[[Room[Any]], Any]:
+    def bind(self, provided: Mapping[type, Any], gate: Gate) -> Callable[[Room[Any]], Any]:
         """The call for one room."""
         injected = {name: provided[kind] for name, kind in self.wants.items()}
         return lambda room: self.function(room, **injected)

@@ -33,6 +33,7 @@ class Pending:
 
     raw_id: bytes
     number: int
+    begins: bool = False  # the next message gets its handler with the answer
     waiters: list[asyncio.Future[None]] = field(default_factory=list)
 
 
@@ -57,20 +58,20 @@ class Positions:
         self._sending: dict[Room[Any], Pending] = {}
         self._changed = asyncio.Event()
 
-    async def ack(self, room: Room[Any], raw_id: bytes, number: int) -> None:
+    async def ack(self, room: Room[Any], raw_id: bytes, number: int, *, begins: bool = False) -> None:
         """Returns when the server has it. Raises AssignmentTaken, and what nobody can help."""
         if number > room.acked:
             answer: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self.put(room, raw_id, number).waiters.append(answer)
+            self.put(room, raw_id, number, begins=begins).waiters.append(answer)
             await answer
 
-    def put(self, room: Room[Any], raw_id: bytes, number: int) -> Pending:
+    def put(self, room: Room[Any], raw_id: bytes, number: int, *, begins: bool = False) -> Pending:
         """Send it soon; a room has one ack on its way, and the latest stands for all before it."""
         pending = self._dirty.get(room)
         if pending is None:
-            pending = self._dirty[room] = Pending(raw_id, number)
+            pending = self._dirty[room] = Pending(raw_id, number, begins)
         elif number > pending.number:
-            pending.raw_id, pending.number = raw_id, number
+            pending.raw_id, pending.number, pending.begins = raw_id, number, begins
         self._changed.set()
         return pending
 
@@ -134,6 +135,7 @@ class Positions:
             pending.raw_id,
             pending.number - room.acked,
             read=self._read,
+            begins=pending.begins,
         )
 
     def _settle(self, room: Room[Any], pending: Pending, word: ownership.PositionWord) -> None:
@@ -144,7 +146,7 @@ class Positions:
             _tell(pending, AssignmentTaken(stream=room.name, holder=word.holder))
             return
         self._recorder.count("acked_total", max(0, pending.number - room.acked), **labels)
-        room.progressed(pending.raw_id, pending.number)
+        room.progressed(pending.raw_id, pending.number, begun=pending.begins)
         _tell(pending, None)
 
     def _again(self, room: Room[Any], pending: Pending) -> None:

@@ -348,7 +348,12 @@ class Reader:
         if not client_id or node != self._link.node or client_id == self._link.client_id:
             return True
         try:
-            await self._link.call(commands.kill(client_id))
+            old = await self._link.call(commands.connection(client_id))
+            if old is None or old.name not in ("", self._link.name):
+                return True  # it is closed; the server was started again, and the number is somebody else's now
+            if not old.name:
+                return False  # without names nobody can tell whose it is
+            await self._link.call(commands.kill(client_id, old.address))
         except MissingRight:
             return False
         return True

@@ -74,7 +74,7 @@ class RoomWays(Protocol):
     """What a room needs of its holding."""
 
     async def begin(self, room: Room[Any]) -> None: ...
-    async def ack(self, room: Room[Any], raw_id: bytes, number: int) -> None: ...
+    async def ack(self, room: Room[Any], raw_id: bytes, number: int, *, begins: bool) -> None: ...
     def ack_soon(self, room: Room[Any], raw_id: bytes, number: int) -> None: ...
     async def bury(self, room: Room[Any], message: OwnedMessage[Any], reason: str, error: str, attempts: int) -> None:
         """To the dead letters of the stream, and the position past it."""
@@ -119,6 +119,7 @@ class Room(Generic[T]):
         self.begun = False  # a try is noted on the server, and no ack has come since
         self.ended = False  # finished or given back
         self.stopping = False
+        self.counted = False  # whoever reads notes each try itself, when it begins
         self._ways = ways
         self._lease = lease
         self._prefetch = prefetch
@@ -166,7 +167,7 @@ class Room(Generic[T]):
             elif not self._queue:
                 self._changed.clear()
                 await self._changed.wait()
-            elif self._given == 0 and not self.begun:
+            elif self._given == 0 and not self.begun and not self.counted:
                 await self._ways.begin(self)  # noted before the first message only: later crashes show in the next try
             elif (message := self._next()).foreign:
                 await self.ack(message)
@@ -186,7 +187,13 @@ class Room(Generic[T]):
     async def ack(self, message: OwnedMessage[T]) -> None:
         """This message and all before it are done. Raises AssignmentTaken if another owner has the room."""
         self._check_owned()
-        await self._ways.ack(self, message.raw_id, message.number)
+        await self._ways.ack(self, message.raw_id, message.number, begins=False)
+
+    async def ack_and_go_on(self, message: OwnedMessage[T]) -> None:
+        """The same; if the next message is here, its first try is noted in the same step (ADR 12)."""
+        self._check_owned()
+        begins = bool(self._queue) and not self.stopping
+        await self._ways.ack(self, message.raw_id, message.number, begins=begins)
 
     def ack_soon(self, message: OwnedMessage[T]) -> None:
         """The same without waiting for the answer, for streams that must be quick. Acks on their way are gathered, and
@@ -268,9 +275,10 @@ class Room(Generic[T]):
         """No space is left: the feed is told when half of it is free again."""
         self._full = True
 
-    def progressed(self, raw_id: bytes, number: int) -> None:
+    def progressed(self, raw_id: bytes, number: int, *, begun: bool = False) -> None:
+        """The position has moved. ``begun``: and a try of the next message is noted."""
         if number > self.acked:
-            self.acked, self.acked_id, self.begun = number, raw_id, False
+            self.acked, self.acked_id, self.begun = number, raw_id, begun
 
     def lose(self, holder: str) -> bool:
         """Another owner has it. False: that was known, or it had ended here."""

@@ -29,6 +29,7 @@ from typing import IO, Any
 from headrace import guardian
 from headrace.board import Board
 from headrace.child import EXIT_FATAL
+from headrace.config import ConnectSettings
 from headrace.errors import HeadraceError
 from headrace.policy import reconnect_delay_ms
 from headrace.redis.connect import Server
@@ -67,6 +68,7 @@ class Supervisor:
     options: RunOptions
     url: str
     told: Callable[[str, dict[str, Any]], None] = lambda event, about: None
+    connect: ConnectSettings | None = None  # the app's own: what lets its children in must let the parent in
     _children: list[Child] = field(default_factory=list)
     _estates: list[tuple[float, guardian.Ward]] = field(default_factory=list)
     _due: list[float] = field(default_factory=list)  # when children are to be started
@@ -78,7 +80,7 @@ class Supervisor:
 
     def run(self) -> int:
         """Until told to stop, or until a burst is done. Answers the exit code."""
-        server = Server(self.url)
+        server = Server(self.url, self.connect)
         watch = guardian.Guardian(server)
         link = server.sync_link("headrace:supervisor")
         before = {number: signal.signal(number, self._on_signal) for number in (signal.SIGTERM, signal.SIGINT)}

@@ -115,7 +115,9 @@ class Worker:
             self._watch(lane.reader.run(), f"reader of {lane.stream}")
         for holding, job in zip(self.holdings, self._owner_jobs, strict=True):
             if self._listener is None:
-                holding.start(Handlers(holding, job.bind(self._provided), job.name), self._watch, self._fail)
+                holding.start(
+                    Handlers(holding, job.bind(self._provided, self._gate), job.name), self._watch, self._fail
+                )
             else:
                 holding.start(self._listener(holding), self._watch, self._fail)
         log.info("worker.started owner=%s lanes=%d", self.owner, len(self.lanes) + len(self.holdings))
@@ -312,8 +314,10 @@ class Worker:
 
     async def _unblock(self, lane: Lane) -> None:
         """End a blocked read and let its answer be taken: what it brought is released."""
-        # While the stream moves the two links may be at two servers, and the number is somebody else's at the other.
-        if lane.reader.blocked and lane.read_link.client_id and lane.read_link.node == lane.out_link.node:
+        # While the stream moves the two links may be at two servers, and the number is somebody else's at the other; so
+        # it is at a server that was started again.
+        reads = lane.reader.blocked and lane.read_link.is_open and lane.read_link.client_id
+        if reads and lane.read_link.node == lane.out_link.node:
             try:
                 await lane.out_link.call(commands.unblock(lane.read_link.client_id))
             except HeadraceError:

@@ -27,7 +27,7 @@ from headrace import (
     events,
 )
 from headrace.names import keys_of
-from headrace.redis import ownership
+from headrace.redis import ownership, scripts
 from headrace.redis.connect import Server as Address
 from tests.support.servers import Server
 from tests.support.stays import stays
@@ -317,6 +317,41 @@ async def test_a_room_whose_handler_raises_waits_for_its_backoff_and_is_buried_a
         await wait_until(lambda: starts[5:] == [(2, 1), (3, 1)], 10)
 
 
+async def test_a_purged_assignment_may_be_announced_again_and_a_forged_dead_letter_frees_no_name(
+    server: Server, stream: str, make_app: MakeApp
+) -> None:
+    """SPEC 28, 42: buried it is known, purged it is not; and only what nobody owns is forgotten."""
+    app, starts, name, healed = make_app(server), [], f"{stream}-room", asyncio.Event()
+    rooms = app.assignments(stream, lease=LEASE)
+
+    @rooms.owner(max_attempts=1)
+    async def own(room: Room[Any]) -> None:
+        async for message in room:
+            starts.append((message.payload["n"], room.attempt))
+            if not healed.is_set():
+                raise RuntimeError("no")
+            await room.ack(message)
+
+    first = await rooms.announce(name)
+    await fill(app, name, 2)
+    async with app.worker():
+        (letter,) = await wait_until(lambda: rooms.dead_letters.listed(), 10)
+        assert not (await rooms.announce(name)).new
+        assert await rooms.dead_letters.purge(letter.id) == 1
+        assert await rooms.listed() == []
+        assert server.sync().xrange(stream, first.id, first.id) == []
+        healed.set()
+        again = await rooms.announce(name)
+        assert again.new
+        await wait_until(lambda: starts == [(0, 1), (0, 1), (1, 1)], 10)
+
+        forged = {"stream": name, "_n": "2", "_original_id": again.id, "_group": "others"}
+        server.sync().xadd(keys_of(stream).dead_letters, forged)
+        assert await rooms.dead_letters.purge() == 1
+        assert not (await rooms.announce(name)).new
+        assert server.sync().xrange(stream, again.id, again.id) != []
+
+
 @pytest.mark.servers("redis8")
 async def test_an_announcement_nobody_can_own_is_buried_and_the_others_go_on(
     server: Server, stream: str, make_app: MakeApp
@@ -469,6 +504,28 @@ async def test_streams_are_owned_again_after_their_group_has_vanished(
 
 
 @pytest.mark.servers("redis8")
+async def test_an_owner_of_streams_that_is_gone_is_forgotten_after_its_retention(
+    server: Server, stream: str, make_app: MakeApp
+) -> None:
+    """SPEC 19: also one that died before its first look at what there is to own."""
+    app, keys = make_app(server), keys_of(stream)
+    app.assignments(stream, lease=LEASE, owner_retention="300ms").owner()(Book().own)
+
+    def names() -> set[str]:
+        return {field.decode() for field in server.sync().hkeys(keys.owners("owners"))} - {""}
+
+    async with app.worker() as worker:
+        holding = worker.holdings[0]
+        await holding.calls.link.call(scripts.join(keys, "owners", "gone", "gone", 500, "{}"))
+        server.sync().xgroup_createconsumer(stream, "owners", "gone-too")
+        await holding.janitor.round()
+        assert names() == {worker.owner, "gone"}
+        await asyncio.sleep(0.35)  # its retention
+        await holding.janitor.round()
+        assert names() == {worker.owner}
+        assert {row["name"].decode() for row in server.sync().xinfo_consumers(stream, "owners")} <= {worker.owner}
+
+
 async def test_a_restarted_owner_with_a_fixed_name_takes_a_new_epoch_of_what_it_left(
     server: Server, stream: str, make_app: MakeApp
 ) -> None:

@@ -6,13 +6,18 @@ import asyncio
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
 
-from headrace import App, Delivery, OwnerTaken
+from headrace import App, Delivery, OwnerTaken, Release, Retry
+from headrace.errors import Unavailable
 from headrace.names import owner_name
+from headrace.redis.calls import Call, as_is
+from headrace.redis.connect import Server as Address
+from headrace.redis.link import Link
 from tests.support.looking import fill, orphan, pending, waiting
 from tests.support.proxy import Proxy
 from tests.support.servers import NATIVE, Server
@@ -224,6 +229,36 @@ async def test_what_a_cut_reply_brought_is_found_again_and_burns_no_attempt(
 
 
 @pytest.mark.servers("redis8", "redis6")
+async def test_after_a_cut_reply_only_the_own_old_connection_is_closed(
+    server: Server, stream: str, make_app: MakeApp
+) -> None:
+    """SPEC 5: a server that was started again gives the same numbers to others, who are none of our business."""
+    app, redis = make_app(server), server.sync()
+    app.stream(stream).handler(group=GROUP, lease="2s")(_nothing)
+
+    async with app.worker() as worker, AsyncExitStack() as stack:
+        lane = worker.lanes[0]
+
+        async def closed(name: str | None) -> bool:
+            """Whether a connection of that name, taken for the old one, is closed when the reader asks."""
+            other = Address(server.url).sync_link(name or "nobody")
+            other.open()
+            stack.callback(other.close)
+            if name is None:
+                other.call(Call(("CLIENT", "SETNAME", ""), as_is))
+            lane.reader._mistrust()
+            lane.reader._old_client = (lane.read_link.node, other.client_id)
+            await wait_until(lambda: lane.reader._reconcile_at > 0)
+            return not await asyncio.to_thread(lambda: redis.client_list(client_id=[other.client_id]))
+
+        assert not await closed("somebody-else")
+        assert not await closed("headrace:another-1-a:read:00000000")
+        assert not await closed(lane.out_link.name)
+        assert not await closed(None), "without a name nobody can tell"
+        assert await closed(lane.read_link.name)
+
+
+@pytest.mark.servers("redis8", "redis6")
 async def test_more_than_fits_is_found_again_as_slots_fall_free(server: Server, stream: str, make_app: MakeApp) -> None:
     """SPEC 5: a cut reply may have brought more than there are slots for now, because its acks had freed some."""
     app, ledger = make_app(server), Ledger()
@@ -245,6 +280,54 @@ async def test_more_than_fits_is_found_again_as_slots_fall_free(server: Server, 
         await wait_until(lambda: pending(server, stream, GROUP) == {})
     assert sorted(seen.payload["n"] for seen in ledger.seen) == list(range(10))
     assert ledger.attempts == [1] * 10
+
+
+@pytest.mark.servers("redis8", "redis6")
+@pytest.mark.parametrize("way", ["retry", "release"])
+async def test_a_handed_back_message_whose_answers_were_all_cut_burns_no_attempt(
+    server: Server, stream: str, make_app: MakeApp, way: str
+) -> None:
+    """SPEC 5, 25: the outcome happened and its answer was cut, then it was due again here and that answer was cut too.
+    The outcome that is sent again finds the message in the hands of this very process, with a count nobody started."""
+    app, ledger = make_app(server), Ledger()
+
+    @app.stream(stream).handler(group=GROUP, lease="60s", max_attempts=2, concurrency=2)
+    async def bill(order: Any, delivery: Delivery[Any]) -> None:
+        ledger.note(order, delivery)
+        if len(ledger) == 1 and way == "retry":
+            raise Retry(after=0)
+        if len(ledger) == 1:
+            raise Release(after=0)
+
+    async with app.worker() as worker:
+        lane = worker.lanes[0]
+        due = _deaf(lane.read_link, "due")
+        cut = due, _deaf(lane.out_link, "park", until=due)
+        server.sync().xadd(stream, {"payload": "{}"})
+        await wait_until(lambda: all(each == [1] for each in cut), 10, what="both answers to be cut")
+        await wait_until(lambda: len(ledger) == 2, 10)
+        await wait_until(lambda: pending(server, stream, GROUP) == {})
+    assert ledger.attempts == ([1, 2] if way == "retry" else [1, 1])
+    assert server.sync().xlen(f"{{{stream}}}:dlq") == 0
+
+
+def _deaf(link: Link, script: str, *, until: list[int] | None = None) -> list[int]:
+    """The first answer to a script that hands something over is lost on its way, and then the server cannot be reached
+    over this link ``until`` the other one is lost, too. Tells when that has happened."""
+    pipe, lost = link.pipe, list[int]()
+
+    async def deaf(calls: Sequence[Call[Any]], *, wait_ms: int = 0) -> list[Any]:
+        if lost and until == []:
+            raise Unavailable("the server is away")
+        answers = await pipe(calls, wait_ms=wait_ms)
+        names = [call.script.name for call in calls if call.script is not None]
+        if not lost and script in names and (script != "due" or answers[0].taken):
+            lost.append(1)
+            raise Unavailable("the answer was lost")
+        return answers
+
+    link.pipe = deaf  # type: ignore[method-assign]
+    return lost
 
 
 def _cut_at(mark: bytes, place: int) -> Callable[[bytes], int | None]:

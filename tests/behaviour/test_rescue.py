@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 from headrace import App, Delivery
+from headrace.names import keys_of
+from headrace.redis import scripts
 from tests.support.looking import age, fill, orphan, pending
 from tests.support.servers import Server
 from tests.support.stays import stays
@@ -194,6 +196,33 @@ async def test_an_owner_that_is_gone_is_removed_after_its_retention_and_never_wi
         assert worker.owner in names() | {worker.owner}
     assert counted(app, "owner_removed_total") == 1
     assert len(pending(server, stream, GROUP)) == 1
+
+
+async def test_an_owner_that_joined_and_never_read_is_removed_after_its_retention(
+    server: Server, stream: str, make_app: MakeApp
+) -> None:
+    """SPEC 19: killed before its first read it is no consumer, and only its entry tells of it."""
+    app, keys = make_app(server), keys_of(stream)
+
+    @app.stream(stream).handler(group=GROUP, lease="10s", owner_retention="300ms")
+    async def bill(order: Any) -> None:
+        pass
+
+    def names() -> set[str]:
+        return {field.decode() for field in server.sync().hkeys(keys.owners(GROUP))} - {""}
+
+    async with app.worker() as worker:
+        lane = worker.lanes[0]
+        for owner in ('gone "for" good', "here"):
+            await lane.out_link.call(scripts.join(keys, GROUP, owner, owner[:4], 10_000, "{}"))
+        await lane.janitor.round()
+        assert names() == {worker.owner, 'gone "for" good', "here"}  # heard of a moment ago
+        await asyncio.sleep(0.35)  # its retention
+        await lane.out_link.call(scripts.stay(keys, GROUP, "here", "here"))
+        await lane.janitor.round()
+        assert names() == {worker.owner, "here"}
+        assert counted(app, "owner_removed_total") == 1
+        await lane.out_link.call(scripts.remove_owner(keys, GROUP, "here"))
 
 
 async def test_a_worker_that_stops_leaves_no_owner_behind(server: Server, stream: str, make_app: MakeApp) -> None:

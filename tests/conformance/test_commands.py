@@ -133,8 +133,13 @@ def test_connections_are_known_until_they_are_closed(lab: Lab) -> None:
     lab.link.open()
     ids = [lab.link.client_id, other.client_id, 10**9]
     assert lab.call(commands.still_connected(ids)) == set(ids[:2])
-    assert lab.call(commands.kill(other.client_id)) == 1
-    assert lab.call(commands.kill(other.client_id)) == 0
+    found = lab.call(commands.connection(other.client_id))
+    assert found is not None
+    assert found.name == other.name
+    assert lab.call(commands.kill(other.client_id, "192.0.2.1:1")) == 0, "the number is not enough"
+    assert lab.call(commands.kill(other.client_id, found.address)) == 1
+    assert lab.call(commands.kill(other.client_id, found.address)) == 0
+    assert lab.call(commands.connection(other.client_id)) is None
     assert lab.call(commands.still_connected(ids)) == {ids[0]}
     assert lab.call(commands.unblock(ids[0])) is False
     before = other.client_id

@@ -247,6 +247,19 @@ def test_tries_count_handlers_that_led_nowhere_and_progress_forgets_them(lab: La
     assert lab.call(ownership.give_up(place, "me", 3, -1)).tries == 0
 
 
+def test_an_ack_may_note_the_first_try_of_the_next_message(lab: Lab, place: Place) -> None:
+    """SPEC 25: in one step, so that no start is uncounted and none costs a call of its own."""
+    ids = [lab.raw("XADD", place.data, "*", "n", n) for n in range(3)]
+    epoch = lab.call(ownership.take(place, b"5-0", 1, "me")).epoch
+    for times in range(2):  # repeated: old, and nothing more is counted
+        kind = lab.call(ownership.pos_ack(place, "me", epoch, ids[0], 1, read=True, begins=True)).kind
+        assert (kind, lab.call(ownership.standing(place)).tries) == ("old" if times else "ok", 1)
+    assert lab.call(ownership.pos_ack(place, "me", epoch, ids[1], 1, read=True, begins=True)).kind == "ok"
+    assert lab.call(ownership.standing(place)).tries == 1
+    assert lab.call(ownership.pos_ack(place, "me", epoch, ids[2], 1, read=True)).kind == "ok"
+    assert lab.call(ownership.standing(place)).tries == 0
+
+
 def test_a_new_announcement_starts_without_tries_and_so_does_one_taken_afresh(lab: Lab, place: Place) -> None:
     epoch = took(lab, place, b"5-0", 1)
     lab.call(ownership.begin(place, "me", epoch))

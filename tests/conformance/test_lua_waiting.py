@@ -349,6 +349,21 @@ def test_the_delay_follows_from_the_number_of_crashes(lab: Lab) -> None:
     assert 20_000 <= delays[3] < 21_000
 
 
+def test_attempts_under_other_ids_count_where_copies_are_made(lab: Lab) -> None:
+    """ADR 8 for recovery by requeue; what is no small whole number counts as none."""
+    retries = ("0", "1", "2", "many", "-1")
+    lab.make_group()
+    ids = [lab.raw("XADD", lab.keys.stream, "*", "payload", "{}", "_retry_count", count) for count in retries]
+    for prefix, alone in (("_", [0, 0, 1, 0, 0]), ("", [0, 0, 0, 0, 0]), ("other", [0, 0, 0, 0, 0])):
+        lab.raw("XGROUP", "SETID", lab.keys.stream, lab.group, "0")
+        lab.raw("XREADGROUP", "GROUP", lab.group, "dead", "STREAMS", lab.keys.stream, ">")
+        lab.call(scripts.adopt(lab.keys, lab.group, "dead", ids, [0], alone_at=3, prefix=prefix))
+        due = lab.due_set()
+        assert [due[id_] // 10**15 for id_ in ids] == alone, prefix
+        lab.raw("DEL", lab.keys.due(lab.group))
+        lab.raw("XACK", lab.keys.stream, f"{lab.group}~wait", *ids)
+
+
 def test_adopting_a_trimmed_entry_tells_its_id(lab: Lab) -> None:
     pairs = lab.held(2, owner="dead")
     lab.trim(pairs[0][0])

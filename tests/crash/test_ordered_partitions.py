@@ -92,25 +92,60 @@ async def test_a_killed_workers_partitions_go_on_in_order_elsewhere(
     assert again <= 4  # one for each partition
 
 
+@pytest.mark.parametrize("poison", [0, 1, 3], ids=["first", "after progress", "alone"])
 async def test_a_message_that_kills_its_worker_is_set_aside_and_those_behind_it_are_handled(
-    server: Server, stream: str, hire: Any
+    server: Server, stream: str, hire: Any, poison: int
 ) -> None:
-    """SPEC 25 for an ordered stream: poison is buried after its attempts, and buries nobody else."""
+    """SPEC 25 for an ordered stream: poison starts exactly max_attempts times and is buried, and buries nobody else;
+    wherever it stands, read ahead with others or come alone to an idle partition."""
     async with App(server.url) as app:
         orders = app.stream(stream, partitions=4)
-        for n in range(4):
-            await orders.add({"key": "k", "n": n, "kill": n == 1}, partition_key="k")
         crew = hire(0.0)
+        crew.hire()
+
+        async def add(*numbers: int) -> None:
+            for n in numbers:
+                await orders.add({"key": "k", "n": n, "kill": n == poison}, partition_key="k")
+
+        def handled(*numbers: int) -> bool:
+            if crew.processes[-1].poll() is not None:
+                crew.hire()  # what a supervisor does
+            return {n for _, n in crew.done()} == set(numbers) - {poison}
+
+        await add(0, 1, 2)
+        await wait_until(lambda: handled(0, 1, 2), 60, 0.05)
+        await add(3, 4)
+        await wait_until(lambda: handled(0, 1, 2, 3, 4), 60, 0.05)
+        letters = await orders.dead_letters.listed()
+    assert [json.loads(letter.payload or b"")["n"] for letter in letters] == [poison]
+    assert letters[0].attempts == 2
+    starts = [(event.about["n"], event.attempt) for event in crew.history.events("start")]
+    assert starts == [(n, attempt) for n in range(5) for attempt in ((1, 2) if n == poison else (1,))]
+    part = Partitions(stream, 4).names[Partitions(stream, 4).of("k")]
+    assert letters[0].stream == part
+    assert server.sync().xlen(keys_of(part).dead_letters) == 1
+
+
+async def test_a_message_that_kills_its_worker_buries_none_of_those_that_ran_beside_it(
+    server: Server, stream: str, hire: Any
+) -> None:
+    """SPEC 25: its last attempt runs alone, so whatever died with it once has another."""
+    async with App(server.url) as app:
+        orders = app.stream(stream, partitions=4)
+        for n in range(6):
+            for key in range(KEYS):
+                kill = (key, n) == (3, 2)
+                await orders.add({"key": f"k{key}", "n": n, "kill": kill}, partition_key=f"k{key}")
+        crew = hire(0.05)
         crew.hire()
 
         def handled() -> bool:
             if crew.processes[-1].poll() is not None:
-                crew.hire()  # what a supervisor does
-            return {n for _, n in crew.done()} == {0, 2, 3}
+                crew.hire()
+            return len(set(crew.done())) == KEYS * 6 - 1
 
         await wait_until(handled, 60, 0.05)
         letters = await orders.dead_letters.listed()
-    assert [json.loads(letter.payload or b"")["n"] for letter in letters] == [1]
-    part = Partitions(stream, 4).names[Partitions(stream, 4).of("k")]
-    assert letters[0].stream == part
-    assert server.sync().xlen(keys_of(part).dead_letters) == 1
+    assert [json.loads(letter.payload or b"")["key"] for letter in letters] == ["k3"]
+    assert sum(event.about["key"] == "k3" and event.about["n"] == 2 for event in crew.history.events("start")) == 2
+    assert len(crew.processes) == 3

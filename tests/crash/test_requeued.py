@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import time
 from collections.abc import Callable
@@ -114,3 +115,22 @@ def test_a_child_that_holds_the_gil_is_not_robbed_although_its_lock_runs_out(
     workers.until(lambda history: history.ends(n=1), 20)
     wait_until_sync(lambda: pending(server, stream, GROUP) == {}, 10)
     assert [start.attempt for start in workers.history.starts(n=1)] == [1]
+
+
+def test_under_the_supervisor_a_requeued_neighbour_of_a_message_that_kills_has_its_last_attempt_alone(
+    server: Server, stream: str, hire: Hire
+) -> None:
+    """SPEC 25, ADR 8: what a copy was tried under its earlier ids counts when the parent hands it back."""
+    rules = {"interval": 60, "hints": False, "max_retries": 2}
+    workers = hire(server, lease="30s", concurrency=4, requeue=rules)
+    copy = {"_retry_count": "1", "_original_id": "1-1"}
+    for n in (1, 2):  # their first attempt has failed before
+        server.sync().xadd(stream, {"payload": json.dumps({"do": "sleep", "s": 0.3, "n": n}), **copy})
+    workers.add(server, do="kill", n=0)
+    workers.supervise(1)
+    workers.until(lambda history: history.ends(n=1) and history.ends(n=2), 20, what="the innocent ones")
+    wait_until_sync(lambda: server.sync().xlen(f"{{{stream}}}:dlq") == 1, 20, what="the burial")
+    for n in (1, 2):
+        assert [start.attempt for start in workers.history.starts(n=n)] == [2, 3]
+    assert [start.attempt for start in workers.history.starts(n=0)] == [1, 2, 3]
+    wait_until_sync(lambda: pending(server, stream, GROUP) == {}, 10)

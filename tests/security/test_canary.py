@@ -6,6 +6,7 @@ commands, doctor, Spark's source and sink, and what they write to disk.
 
 from __future__ import annotations
 
+import json
 import os
 import pickle
 import traceback
@@ -16,15 +17,18 @@ from typing import Any
 
 import pytest
 
+from headrace import App
 from headrace.endpoint import parse_url
 from headrace.errors import HeadraceError
 from headrace.redis.connect import Server as Connect
 from headrace.spark.options import address_of
+from headrace.spark.report_page import page
 from headrace.spark.sink_options import SINK_OPTIONS
 from headrace.spark.source_options import SourceSettings
 from tests.cli.conftest import Ran, in_own_process
 from tests.support.rights import Life, read_with_spark, write_with_spark
 from tests.support.servers import Server
+from tests.support.wait import wait_until
 
 OwnServer = Callable[..., Server]
 CANARY = "CANARY-7f3a"
@@ -42,6 +46,21 @@ URLS = [
     f"redis+sentinel://127.0.0.1:1/main?sentinel_username=s&sentinel_password={ENCODED}",
     f"redis+cluster://:{CANARY}@127.0.0.1:1",
 ]
+
+
+FIGURES: dict[str, Any] = {  # a report without rows
+    "pipeline": "orders",
+    "headrace": "0",
+    "made_ms": 0,
+    "totals": dict.fromkeys(("batches", "rows_in", "out", "duplicates", "quarantined"), 0)
+    | {"routes": {}, "exact": True},
+    "ledger": [],
+    "throughput": [],
+    "columns": {},
+    "quarantine": [],
+    "attempts": {"buried": [], "all": []},
+    "rescues": {"count": 0, "ms": []},
+}
 
 
 def _told(url: str) -> str:
@@ -85,6 +104,34 @@ def test_no_command_tells_a_password(
         ):
             ran = run_here(*words, "--url", url)
             assert CANARY not in ran.out + ran.err, words
+
+
+@pytest.mark.servers("redis8")
+async def test_dead_letters_and_a_page_about_them_tell_no_password(
+    own_server: OwnServer, server_key: str, stream: str
+) -> None:
+    """SPEC 53: what handlers raise becomes a reason, and reasons become a ranking on a page and in JSON."""
+    server = own_server(server_key, config={"requirepass": CANARY})
+    app = App(f"unix://{server.socket}?password={CANARY}")
+    orders = app.stream(stream)
+
+    @orders.handler(group="billing", lease="2s", max_attempts=1)
+    async def bill(order: dict[str, int]) -> None:
+        if order["n"] == 0:
+            raise RuntimeError(f"{app} {app!r} {app.server} {app.server.endpoint} {app.server.link()!r}")
+        Connect(URLS[order["n"] - 1]).sync_link(timeout_ms=200).open()  # raises what a driver of the user's would
+
+    async with app:
+        await orders.add_many([{"n": n} for n in range(len(URLS) + 1)])
+        async with app.worker():
+            await wait_until(lambda: server.sync().xlen(f"{{{stream}}}:dlq") == len(URLS) + 1, 20)
+        letters = await orders.dead_letters.listed()
+    ranking = [{"what": f"{letter.error}: {letter.reason}", "rows": 1} for letter in letters]
+    found = {**FIGURES, "dead_letters": {"count": len(letters), "ranking": ranking, "age_ms": {}}}
+    told = [repr(server.sync().xrange(f"{{{stream}}}:dlq")), repr(letters), page(found), json.dumps(found)]
+    assert "***" in told[0], "the URLs were told, and what is secret of them was not"
+    for secret in (CANARY, ENCODED):
+        assert secret not in "\n".join(told)
 
 
 @pytest.mark.servers("redis8")

@@ -6,8 +6,12 @@ asyncio one of workers and the blocking one of threads, the supervisor and Spark
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import logging
+import os
 import re
+import ssl
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -18,7 +22,7 @@ import trustme
 from headrace.errors import AuthFailed, HeadraceError, Unavailable, Verdict, classify
 from headrace.redis import commands
 from headrace.redis.connect import Server as Connect
-from tests.cli.conftest import Ran
+from tests.cli.conftest import Ran, in_own_process
 from tests.support.servers import Server
 from tests.support.tls import TlsFiles, TlsFront, make_tls
 
@@ -67,6 +71,10 @@ WRONG: dict[str, tuple[Callable[[Path], TlsFiles], str]] = {
 }
 
 
+def _path(folder: Path) -> str:
+    return os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")])
+
+
 async def _refused(url: str) -> list[HeadraceError]:
     """What both links say."""
     server, found = Connect(url), []
@@ -99,15 +107,41 @@ async def test_a_certificate_that_proves_nothing_is_refused_by_both_links(
         assert len(str(error).splitlines()) == 1
 
 
-async def test_without_its_client_certificate_nothing_gets_through(own_server: OwnServer, tls_files: TlsFiles) -> None:
-    """SPEC 48: with TLS 1.3 the server's no comes after the handshake, and often only as a connection that ends."""
-    server = own_server("redis7", tls=tls_files, config={"tls-auth-clients": "yes"})
-    for error in await _refused(server.url):
-        assert isinstance(error, Unavailable) or "client_cert" in str(error)
+@pytest.mark.parametrize("version", ["TLSv1.2", "TLSv1.3"])
+async def test_without_its_client_certificate_nothing_gets_through_and_the_error_names_it(
+    own_server: OwnServer, tls_files: TlsFiles, version: str
+) -> None:
+    """SPEC 48, 54: with TLS 1.3 the server's no comes after the handshake, and mostly as a connection that is reset."""
+    server = own_server("redis7", tls=tls_files, config={"tls-auth-clients": "yes", "tls-protocols": version})
+    for url in (server.url, f"{server.url}&password=CANARY", server.url.replace("rediss:", "rediss+cluster:")):
+        for error in [error for _ in range(5) for error in await _refused(url)]:
+            assert isinstance(error, AuthFailed), error
+            assert classify(error) is Verdict.FATAL
+            assert "client_cert" in str(error)
+            assert "CANARY" not in str(error)
+            assert len(str(error).splitlines()) == 1
     shown = f"{server.url}&client_cert={tls_files.client_cert}&client_key={tls_files.client_key}"
     link = Connect(shown).sync_link()
     assert link.call(commands.server_ms()) > 0
     link.close()
+
+
+async def test_a_tls_server_that_goes_away_at_the_first_words_is_away_and_not_refused(tls_files: TlsFiles) -> None:
+    """SPEC 20: nothing is said against us, so the next try may well get through."""
+
+    async def close(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(OSError):
+            await reader.read(1)
+        writer.transport.abort()
+
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(tls_files.cert, tls_files.key)
+    front = await asyncio.start_server(close, "127.0.0.1", 0, ssl=context)
+    async with front:
+        link = Connect(f"rediss://127.0.0.1:{front.sockets[0].getsockname()[1]}?ca_cert={tls_files.ca}").link()
+        with pytest.raises(Unavailable):
+            await link.call(commands.server_ms())
+        await link.close()
 
 
 @pytest.mark.parametrize("word", ["ca_cert", "client_cert", "client_key"])
@@ -142,6 +176,26 @@ async def test_not_verifying_is_logged_each_time_a_server_is_named(
     with pytest.raises(AuthFailed, match="password"):  # the server behind has none: TLS let us through
         link.call(commands.server_ms())
     link.close()
+
+
+@pytest.mark.parametrize("url", ["given", "of the environment"])
+def test_what_the_app_says_about_its_connections_reaches_the_supervising_parent(
+    fronted: Callable[..., int], tmp_path: Path, server: Server, stream: str, url: str
+) -> None:
+    """SPEC 48: the parent looks after what its children hold, at the same server, let in by the same settings."""
+    address = f"rediss://127.0.0.1:{fronted(_expired(tmp_path))}"
+    (tmp_path / "shop.py").write_text(
+        "import headrace\nimport headrace.config\n"
+        f"app = headrace.App({address if url == 'given' else None!r}, "
+        "connect=headrace.config.ConnectSettings(tls_insecure=True))\n"
+        f"@app.stream({stream!r}).handler(group='g', lease='2s')\n"
+        "async def bill(order): ...\n"
+    )
+    server.sync().xadd(stream, {"payload": "{}"})
+    ran = in_own_process("run", "shop:app", "--burst", HEADRACE_URL=address, PYTHONPATH=_path(tmp_path))
+    assert ran.code == 0, ran.err
+    assert "tls.unverified" in ran.err
+    assert server.sync().xpending(stream, "g")["pending"] == 0
 
 
 @pytest.mark.parametrize("name", WRONG)

@@ -33,9 +33,23 @@ return held == ARGV[1] and redis.call('DEL', KEYS[1]) or 0
 """
 
 
+def _connected(url: str) -> Any:
+    """A client of redis-py that hands replies out raw, to one node or to a cluster."""
+    if not url.startswith("redis+cluster:"):
+        client = redis.Redis.from_url(url, decode_responses=True, protocol=2)
+        client.response_callbacks.clear()
+        return client
+    first = url.replace("redis+cluster:", "redis:").partition(",")[0]
+    cluster = redis.RedisCluster.from_url(first, decode_responses=True, protocol=2)
+    for node in cluster.get_nodes():  # type: ignore[no-untyped-call]
+        cluster.get_redis_connection(node).response_callbacks.clear()
+    return cluster
+
+
 class GoPeer:
     def __init__(self, settings: dict[str, Any]) -> None:
         self.url = settings["url"]
+        self.clustered = self.url.startswith("redis+cluster:")
         self.service = settings["service"]
         self.lbs, self.group = f"{self.service}-input", f"{self.service}-group"
         self.hb_ms = settings.get("hb_ms", 2_000)
@@ -44,13 +58,12 @@ class GoPeer:
         self.batch = settings.get("batch", 50)
         self.max_retries = settings.get("max_retries", 3)
         self.consumer = "redis-consumer-" + os.environ["POD_NAME"]
-        self.client = redis.Redis.from_url(settings["url"], decode_responses=True, protocol=2)
-        self.client.response_callbacks.clear()  # raw replies
+        self.client = _connected(settings["url"])
         self.locks: dict[str, str] = {}  # data stream -> id: a map by name, as theirs is
         self.stopping = threading.Event()
 
     def send(self, *words: Any) -> Any:
-        return self.client.execute_command(*words)  # type: ignore[no-untyped-call]
+        return self.client.execute_command(*words)
 
     def tell(self, event: str, **about: Any) -> None:
         # one write a line: threads that print at once would run their lines together
@@ -63,16 +76,19 @@ class GoPeer:
     # ── Init ──
 
     def start(self, force: bool) -> None:
-        _, existing = self.send("config", "get", "notify-keyspace-events")
-        if existing and not force:
-            raise SystemExit("existing configuration detected without force override option")
-        self.send("config", "set", "notify-keyspace-events", "KEx")
+        if not self.clustered:  # there it does the same at every master
+            _, existing = self.send("config", "get", "notify-keyspace-events")
+            if existing and not force:
+                raise SystemExit("existing configuration detected without force override option")
+            self.send("config", "set", "notify-keyspace-events", "KEx")
         try:
             self.send("xgroup", "create", self.lbs, self.group, "$", "mkstream")
         except redis.ResponseError as error:
             if "BUSYGROUP" not in str(error):
                 raise
-        for work in (self.listen, self.reconcile_loop, self.read):
+        for work in (
+            (self.reconcile_loop, self.read) if self.clustered else (self.listen, self.reconcile_loop, self.read)
+        ):
             threading.Thread(target=work, daemon=True).start()
 
     def listen(self) -> None:

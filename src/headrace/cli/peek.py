@@ -1,7 +1,8 @@
 """A look at an app, in a process of its own: which server it names in its code, and which handlers it has.
 
 The supervising parent never loads the user's code, but it must renew on the same server as its children, and
-``App("redis://...")`` wins over everything else there. So ``headrace run`` starts this once, before the children:
+``App("redis://...", connect=...)`` wins over everything else there. So ``headrace run`` starts this once, before the
+children:
 
     python -m headrace.cli.peek module:app FD
 
@@ -15,10 +16,11 @@ import os
 import subprocess
 import sys
 import traceback
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from headrace.child import load_app
+from headrace.config import ConnectSettings
 from headrace.errors import ConfigError, HeadraceError
 
 
@@ -40,6 +42,7 @@ class Peeked:
     url: str | None = field(repr=False)  # as written in the code, None if it is not
     grace_s: float
     handlers: tuple[Handler, ...]
+    connect: ConnectSettings | None = None
 
 
 def peek(target: str, env: dict[str, str]) -> Peeked:
@@ -59,7 +62,8 @@ def peek(target: str, env: dict[str, str]) -> Peeked:
     about = json.loads(said)
     if "refused" in about:
         raise ConfigError(about["refused"])
-    return Peeked(about["url"], about["grace_s"], tuple(Handler(**each) for each in about["handlers"]))
+    connect = None if about["connect"] is None else ConnectSettings(**about["connect"])
+    return Peeked(about["url"], about["grace_s"], tuple(Handler(**each) for each in about["handlers"]), connect)
 
 
 def tell(target: str) -> dict[str, Any]:
@@ -88,8 +92,9 @@ def tell(target: str) -> dict[str, Any]:
         }
         for job in app.owner_jobs
     ]
-    # The app keeps both to itself: its URL is a secret, its grace nobody else's business but ours.
-    return {"url": app.url, "grace_s": app.grace_s, "handlers": handlers}
+    # The app keeps these to itself: its URL is a secret, the others nobody else's business but ours.
+    connect = None if app.connect is None else asdict(app.connect)
+    return {"url": app.url, "grace_s": app.grace_s, "handlers": handlers, "connect": connect}
 
 
 def main(target: str, pipe: int) -> int:

@@ -94,11 +94,11 @@ def _supervise(options: RunOptions, app: Peeked, where: Where, events: TextIO | 
             events.write(json.dumps({"event": event, **about}) + "\n")
             events.flush()
 
-    _check(where)
+    _check(where, app)
     _greet(options, app, where)
     handlers = [asdict(handler) for handler in app.handlers]
     told("run.started", {"server": where.masked, "processes": options.processes, "handlers": handlers})
-    code = Supervisor(options, where.url, told=told).run()
+    code = Supervisor(options, where.url, told=told, connect=app.connect).run()
     told("run.ended", {"code": code})
     return code
 
@@ -117,9 +117,9 @@ def _server_of(app: Peeked, given: Where | None, target: str) -> Iterator[Where]
         yield where
 
 
-def _check(where: Where) -> None:
+def _check(where: Where, app: Peeked) -> None:
     """Say now, in one line, what every child would say: server away, wrong password."""
-    link = Server(where.url).sync_link("headrace:run")
+    link = Server(where.url, app.connect).sync_link("headrace:run")
     try:
         link.open()
     except Unavailable as error:

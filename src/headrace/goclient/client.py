@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, Self
 
 from headrace.errors import (
     AlreadyClaimed,
-    ConfigError,
     DecodeError,
     HeadraceError,
     NoGroup,
@@ -25,11 +24,12 @@ from headrace.errors import (
     classify,
 )
 from headrace.goclient import calls, protocol
-from headrace.goclient.calls import Said, Seat
+from headrace.goclient.calls import Seat
 from headrace.goclient.events import Added, Disowned, Event, Expired, Terminated
 from headrace.goclient.holder import Holder, Holding
 from headrace.goclient.protocol import Announcement, GoNames, consumer_name, read_lock
 from headrace.goclient.scanner import Rules, Scanner
+from headrace.goclient.ways import Ways
 from headrace.hints import Hints
 from headrace.names import check_owner, keys_of
 from headrace.options import Duration, duration_ms, whole_number
@@ -115,17 +115,18 @@ class GoClient:
     async def start(self) -> None:
         """Begin to read. The group is made at 0: what was announced before the first consumer counts too."""
         server = self._app.server
-        if server.endpoint.kind == "cluster":
-            raise ConfigError("GoClient does not speak to a cluster: the protocol's locks are in other slots")
         name = f"headrace:{self.consumer}"
-        self._read_link, self._link = server.link(f"{name}:go-read"), server.link(f"{name}:go")
+        self._read_link = server.link(f"{name}:go-read", at=self.names.stream)
+        self._link = server.link(f"{name}:go")
+        self._seat = self._seat._replace(spreads=self._link.spreads)
+        self._ways = Ways(self._seat, self._link, maxlen=self._rules.dead_letters_maxlen)
         try:
             await self._ensure_group()
             await self._read_link.open()
         except BaseException:
             await self._link.close()
             raise
-        self._scanner = Scanner(self._seat, self._link, self._rules, self._app.recorder, self._held)
+        self._scanner = Scanner(self._seat, self._link, self._ways, self._rules, self._app.recorder, self._held)
         self._holder = Holder(server, self._seat, self._held, lost=self._lost, failed=self._fail)
 
         def expired(key: str) -> None:
@@ -156,17 +157,16 @@ class GoClient:
             self._events.put_nowait(Terminated("done"))
             return
         reading, *others = self._tasks
-        if self._blocked and self._read_link.client_id:
-            await self._quietly(self._link.call(commands.unblock(self._read_link.client_id)))
+        if self._blocked and self._read_link.is_open and self._read_link.client_id:
+            unblock = commands.unblock(self._read_link.client_id).aimed(self.names.stream)
+            await self._quietly(self._link.call(unblock))
         await asyncio.wait({reading}, timeout=2 * BLOCK_MS / 1000)
         for task in (reading, *others):
             task.cancel()
         await asyncio.gather(reading, *others, return_exceptions=True)
         for one in list(self._held.values()):
-            call = calls.requeue(
-                self._seat, one.announcement.stream, one.id, "release", max_retries=self._rules.max_retries
-            )
-            await self._quietly(self._link.call(call))
+            back = self._ways.requeue(one.announcement.stream, one.id, "release", max_retries=self._rules.max_retries)
+            await self._quietly(back)
             self._held.pop(one.id, None)
         await self._holder.stop()
         await self._hints.stop()
@@ -200,7 +200,7 @@ class GoClient:
 
     async def _finish(self, one: Holding) -> None:
         again, one.finishing = one.finishing, True
-        said: Said = await self._link.call(calls.done(self._seat, one.announcement.stream, one.id))
+        said = await self._ways.done(one.announcement.stream, one.id)
         self._held.pop(one.id, None)
         self._freed.set()
         if said.kind == "ok" or (said.kind == "gone" and again):
@@ -255,7 +255,7 @@ class GoClient:
             log.warning("goclient.unparseable stream=%s id=%s: %s", self.names.stream, id_, error)
             await self._scanner.bury(id_)
             return
-        said = await self._link.call(calls.hold(self._seat, announcement.stream, id_))
+        said = await self._ways.hold(announcement.stream, id_)
         if said.kind != "ok":
             log.warning("goclient.not_mine stream=%s id=%s: %s", announcement.stream, id_, said)
             return

@@ -16,8 +16,9 @@ from dataclasses import dataclass, field
 
 from headrace.errors import HeadraceError, Verdict, classify
 from headrace.goclient import calls
-from headrace.goclient.calls import Seat
+from headrace.goclient.calls import Said, Seat
 from headrace.goclient.protocol import Announcement
+from headrace.redis.calls import Call
 from headrace.redis.connect import Server
 
 log = logging.getLogger("headrace")
@@ -89,14 +90,25 @@ class Holder:
                 self._report(error)
 
     def _extend(self, chunk: list[Holding], now: float) -> None:
-        answers = self._link.pipe([calls.hold(self._seat, one.announcement.stream, one.id) for one in chunk])
+        held = self._heard(chunk, calls.hold)
+        # The entry first (ways.py): who scans looks at it in the step that would take it away.
+        there = [one for one in held if not calls.is_apart(self._seat, one.announcement.stream, one.id)]
+        apart = [one for one in held if one not in there]
+        for one in [*there, *(self._heard(apart, calls.lock) if apart else ())]:
+            one.held_at = now
+
+    def _heard(self, chunk: list[Holding], make: Callable[[Seat, str, str], Call[Said]]) -> list[Holding]:
+        """Which of them are still mine; of the others it is told."""
+        held = []
+        answers = self._link.pipe([make(self._seat, one.announcement.stream, one.id) for one in chunk])
         for one, said in zip(chunk, answers, strict=True):
             if isinstance(said, HeadraceError):
                 raise said
             if said.kind == "ok":
-                one.held_at = now
+                held.append(one)
             else:
                 self._tell(self._lost, one)
+        return held
 
     def _report(self, error: HeadraceError) -> None:
         if classify(error) is Verdict.FATAL:

@@ -18,6 +18,7 @@ from headrace.errors import DecodeError, HeadraceError, NoGroup, Verdict, classi
 from headrace.goclient import calls, protocol
 from headrace.goclient.calls import Seat
 from headrace.goclient.protocol import Announcement
+from headrace.goclient.ways import Ways
 from headrace.recorder import Recorder
 from headrace.redis.link import Link
 from headrace.redis.replies import Move
@@ -39,9 +40,12 @@ class Rules:
 
 
 class Scanner:
-    def __init__(self, seat: Seat, link: Link, rules: Rules, recorder: Recorder, mine: Container[str]) -> None:
+    def __init__(
+        self, seat: Seat, link: Link, ways: Ways, rules: Rules, recorder: Recorder, mine: Container[str]
+    ) -> None:
         self._seat = seat
         self._link = link
+        self._ways = ways
         self._rules = rules
         self._recorder = recorder
         self._mine = mine
@@ -63,6 +67,7 @@ class Scanner:
 
     async def scan(self) -> None:
         begun, cursor = time.monotonic(), "-"
+        await self._ways.deliver_letters()  # of whoever died before it could
         while cursor:
             rows = await self._link.call(
                 calls.pending(self._seat, cursor, self._rules.batch, min_idle_ms=self._rules.min_idle_ms)
@@ -81,21 +86,11 @@ class Scanner:
             stream = Announcement.read(found[0][1]).stream if found else ""
         except DecodeError:
             return await self.bury(id_)
-        call = calls.requeue(
-            self._seat,
-            stream,
-            id_,
-            "retry",
-            min_idle_ms=min_idle_ms,
-            max_retries=rules.max_retries,
-            maxlen=rules.dead_letters_maxlen,
-        )
-        return await self._link.call(call)
+        return await self._ways.requeue(stream, id_, "retry", min_idle_ms=min_idle_ms, max_retries=rules.max_retries)
 
     async def bury(self, id_: str) -> Move:
         """An entry that nobody can read."""
-        maxlen = self._rules.dead_letters_maxlen
-        return await self._link.call(calls.requeue(self._seat, "", id_, "unparseable", maxlen=maxlen))
+        return await self._ways.requeue("", id_, "unparseable")
 
     def _report(self, id_: str, move: Move) -> None:
         counters = {

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from headrace.names import Keys
 from headrace.redis.calls import Call, Entry, Wire, nothing, text
@@ -155,13 +155,15 @@ def _owners(reply: list[bytes]) -> list[OwnerInfo]:
     for name, entry in zip(reply[::2], reply[1::2], strict=True):
         about = owner_entry(entry)
         about.pop("token", None)  # tells process starts apart: nobody else's business
+        about.pop("owner", None)  # the field's own name
         if about:
             found.append(OwnerInfo(text(name), about.pop("lease_ms"), about.pop("seen_ms"), about))
     return found
 
 
 def owner_entries(keys: Keys, group: str) -> Call[list[dict[str, Any]]]:
-    """What the group's owners entered about themselves, without their names: a right that every worker has."""
+    """What the group's owners entered about themselves, each with its name as ``owner``: HVALS is a right that every
+    worker has. Anybody may have written there: what is read here is a hint, never a reason."""
     return Call(("HVALS", keys.owners(group)), _owner_entries)
 
 
@@ -263,22 +265,45 @@ def unblock(client_id: int) -> Call[bool]:
     return Call(("CLIENT", "UNBLOCK", client_id), bool)
 
 
-def kill(client_id: int) -> Call[int]:
-    """Close another connection; answers 0 if there is none of that id."""
-    return Call(("CLIENT", "KILL", "ID", client_id), int)
+class Connection(NamedTuple):
+    """A connection as the server sees it."""
+
+    name: str  # "": none, or the right to give itself one is missing
+    address: str
+
+
+def connection(client_id: int) -> Call[Connection | None]:
+    """Who has the connection of that id; None: nobody. After a restart the server gives the same numbers again."""
+    return Call(("CLIENT", "LIST", "ID", client_id), _connection)
+
+
+def _connection(reply: bytes) -> Connection | None:
+    rows = _client_rows(reply)
+    return Connection(text(rows[0].get(b"name", b"")), text(rows[0].get(b"addr", b""))) if rows else None
+
+
+def kill(client_id: int, address: str) -> Call[int]:
+    """Close another connection; answers 0 if there is none of that id and address."""
+    return Call(("CLIENT", "KILL", "ID", client_id, "ADDR", address), int)
 
 
 def still_connected(client_ids: Sequence[int], owner: str = "") -> Call[set[int]]:
     """Which of these connections the server still has. With an owner: of those that carry its name, or none.
 
-    In a cluster every server has numbers of its own, and one of ours may be somebody else's there.
+    In a cluster every server has numbers of its own, and after a restart they begin anew: one of ours may be somebody
+    else's there. Those without a name count, because the right to have one may be missing.
     """
     return Call(("CLIENT", "LIST", "ID", *client_ids), functools.partial(_client_ids, f":{owner}:".encode()))
 
 
 def _client_ids(owner: bytes, reply: bytes) -> set[int]:
-    rows = (dict(word.partition(b"=")[::2] for word in line.split()) for line in reply.splitlines() if line)
+    rows = _client_rows(reply)
     return {int(row[b"id"]) for row in rows if owner in (b"::", b":") or not row.get(b"name") or owner in row[b"name"]}
+
+
+def _client_rows(reply: bytes) -> list[dict[bytes, bytes]]:
+    lines = (line for line in reply.splitlines() if line)
+    return [{name: value for name, _, value in (word.partition(b"=") for word in line.split())} for line in lines]
 
 
 def replicated(timeout_ms: int, replicas: int = 1) -> Call[bool]:

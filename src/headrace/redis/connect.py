@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 import logging
-import ssl
 from typing import Any
 
 from redis import connection as sync_connections
@@ -17,9 +16,10 @@ from redis.asyncio import connection as async_connections
 
 from headrace.config import ConnectSettings
 from headrace.endpoint import Endpoint, parse_url
-from headrace.errors import AuthFailed, ConfigError
+from headrace.errors import ConfigError, HeadraceError
+from headrace.redis import tls
 from headrace.redis.line import Line
-from headrace.redis.link import Link, SyncLink
+from headrace.redis.link import Explain, Link, SyncLink
 from headrace.redis.routes import BySentinel, InCluster, OneNode
 from headrace.redis.subscription import Subscription
 from headrace.redis.topology import Node, slot_of
@@ -53,13 +53,14 @@ class Server:
         Without it a call goes where its own key is.
         """
         dial = functools.partial(self._dial, async_connections)
-        return Link(dial, self.route, name=name, timeout_ms=self.settings.command_timeout_ms, at=at)
+        limit = self.settings.command_timeout_ms
+        return Link(dial, self.route, name=name, timeout_ms=limit, at=at, explain=self._explain)
 
     def sync_link(self, name: str = "headrace", *, at: str = "", timeout_ms: int | None = None) -> SyncLink:
         """The same for a thread or a process without an event loop."""
         limit = timeout_ms or self.settings.command_timeout_ms
         dial = functools.partial(self._dial, sync_connections, timeout_ms=limit)
-        return SyncLink(dial, self.route, name=name, timeout_ms=limit, at=at)
+        return SyncLink(dial, self.route, name=name, timeout_ms=limit, at=at, explain=self._explain)
 
     def listening(self, node: Node, pattern: str, name: str = "headrace") -> Subscription:
         """What one server publishes under a pattern of channels."""
@@ -97,41 +98,19 @@ class Server:
         options |= {"host": node.host, "port": node.port, "socket_keepalive": True}
         if not end.tls:
             return module.Connection(**options)
-        return module.SSLConnection(**options, **self._tls())
+        return module.SSLConnection(**options, **tls.options_of(end, verify=self._verifies))
+
+    @property
+    def _explain(self) -> Explain | None:
+        return self._explained if self.endpoint.tls else None
 
     @property
     def _verifies(self) -> bool:
         return not (self.endpoint.tls_insecure or self.settings.tls_insecure)
 
-    def _check_files(self) -> None:
-        """Raise AuthFailed where a file of the URL cannot be used: the client would call that an unreachable server,
-        and be asked again for ever. Paths are not repeated; an encrypted key asks nobody for its password."""
-        end = self.endpoint
-        context = ssl.create_default_context()
-        try:
-            if end.ca_cert:
-                context.load_verify_locations(end.ca_cert)
-            if end.client_cert:
-                context.load_cert_chain(end.client_cert, end.client_key, password="")
-        except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
-            why = error.strerror if isinstance(error, FileNotFoundError | PermissionError) else "no PEM file that fits"
-            raise AuthFailed(
-                f"TLS: a file is of no use ({why}): check the paths ca_cert, client_cert and client_key in the URL, "
-                "and that the key is not encrypted"
-            ) from None
-
-    def _tls(self) -> dict[str, Any]:
-        end = self.endpoint
-        self._check_files()
-        verify = self._verifies
-        return {
-            "ssl_cert_reqs": "required" if verify else "none",
-            "ssl_check_hostname": verify,
-            "ssl_ca_certs": end.ca_cert,
-            "ssl_certfile": end.client_cert,
-            "ssl_keyfile": end.client_key,
-            "ssl_min_version": ssl.TLSVersion.TLSv1_2,
-        }
+    def _explained(self, node: Node, error: Exception) -> HeadraceError:
+        timeout_s = self.settings.connect_timeout_ms / 1000
+        return tls.explained(self.endpoint, node, error, verify=self._verifies, timeout_s=timeout_s)
 
 
 def _route(end: Endpoint) -> OneNode | InCluster | BySentinel:

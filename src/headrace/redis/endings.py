@@ -44,9 +44,9 @@ class Endings:
             wait = outcome.after_ms
             if wait is None:
                 wait = settings.backoff.delay_ms(delivery.attempt, random.random())
-            return self._park(delivery, wait, "waiting", delivery.count)
+            return self._park(delivery, wait, "waiting", delivery.starts)
         if not settings.dead_letters:
-            return self._park(delivery, -1, "parked", delivery.count)
+            return self._park(delivery, -1, "parked", delivery.starts)
         return self._bury(delivery, outcome)
 
     def _park(
@@ -58,7 +58,7 @@ class Endings:
 
     def _release(self, delivery: Delivery[Any], outcome: Outcome) -> Call[list[Word]]:
         """Back untouched: the count goes down again. A handler's own releases wait longer each time."""
-        keep = delivery.count - 1
+        keep = delivery.starts - 1
         if delivery.alone:
             return self._park(delivery, outcome.after_ms or 0, "crashed", keep, alone=True)
         if outcome.after_ms is not None:

@@ -63,7 +63,11 @@ _TLS_REFUSED = (  # what OpenSSL calls a peer that will be refused the next time
     "CERTIFICATE_VERIFY_FAILED",
     "WRONG_VERSION_NUMBER",
     "UNKNOWN_CA",
-    "CERTIFICATE_REQUIRED",
+    "ALERT_CERTIFICATE",  # required, expired, revoked, unknown
+    "ALERT_BAD_CERTIFICATE",
+    "ALERT_UNSUPPORTED_CERTIFICATE",
+    "ALERT_HANDSHAKE_FAILURE",  # TLS 1.2 says no more where a client certificate is missing
+    "ALERT_ACCESS_DENIED",
     "UNSUPPORTED_PROTOCOL",
     "certificate verify failed",
 )
@@ -102,6 +106,8 @@ def translate(error: Exception) -> HeadraceError:
 
 def _of_connection(error: Exception, text: str) -> HeadraceError:
     """Translate what happened on the way to the server, or in the client."""
+    if "ALERT_CERTIFICATE_REQUIRED" in text:
+        return AuthFailed("TLS: the server wants a client certificate: give client_cert and client_key in the URL")
     if any(mark in text for mark in _TLS_REFUSED):
         return AuthFailed(
             f"TLS: {text}: check that the port speaks TLS, that ca_cert in the URL names who signed "

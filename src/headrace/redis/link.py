@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from typing import Any, Generic, Protocol, TypeGuard, TypeVar
 
 from redis.exceptions import RedisError
@@ -38,6 +38,10 @@ class Dial(Protocol):
     """Makes (and does not open) a connection of redis-py to a node."""
 
     def __call__(self, node: Node, *, sentinel: bool = False) -> Any: ...
+
+
+Explain = Callable[[Node, Exception], HeadraceError]
+"""What it means that a connection to a node ended before its first answer. May ask the server, and blocks then."""
 
 
 def _read(call: Call[T], reply: Any) -> T | HeadraceError:
@@ -75,11 +79,22 @@ AnyLine = TypeVar("AnyLine", Line, SyncLine)
 class _Lines(Generic[AnyLine]):
     """The connections of a link, by node; what both kinds of links know about themselves."""
 
-    def __init__(self, dial: Dial, route: Route, *, name: str, timeout_ms: int, at: str = "") -> None:
+    def __init__(
+        self,
+        dial: Dial,
+        route: Route,
+        *,
+        name: str,
+        timeout_ms: int,
+        at: str = "",
+        explain: Explain | None = None,
+    ) -> None:
         self._dial = dial
         self._route = route
+        self._explain = explain  # where there may be more to say than that it is away
         self._at = at
         self._one = at != "" or not route.spreads  # one server at a time is enough
+        self.name = name  # of its connections, as CLIENT LIST shows it
         self._hello = greeting(name, role=route.asks_role)
         self._timeout_s = timeout_ms / 1000
         self._lines: dict[Node, AnyLine] = {}
@@ -157,8 +172,8 @@ class _Lines(Generic[AnyLine]):
 class Link(_Lines[Line]):
     """The asyncio link, of one user at a time; a lock keeps others waiting."""
 
-    def __init__(self, dial: Dial, route: Route, *, name: str, timeout_ms: int, at: str = "") -> None:
-        super().__init__(dial, route, name=name, timeout_ms=timeout_ms, at=at)
+    def __init__(self, dial: Dial, route: Route, **settings: Any) -> None:
+        super().__init__(dial, route, **settings)
         self._lock = asyncio.Lock()
 
     async def open(self) -> None:
@@ -246,8 +261,14 @@ class Link(_Lines[Line]):
                 late = f"no answer within {self._timeout_s + wait_s:.1f} s: what was sent may or may not have happened"
                 return Failed(Unavailable(late), sending)
             if isinstance(error, (RedisError, OSError, HeadraceError)):
-                return Failed(translate(error), sending)
+                return Failed(translate(error) if sending else await self._explained(send.node, error), sending)
             raise
+
+    async def _explained(self, node: Node, error: Exception) -> HeadraceError:
+        """What it means that there is no connection."""
+        if self._explain is None:
+            return translate(error)
+        return await asyncio.to_thread(self._explain, node, error)
 
     async def _connect(self, node: Node) -> Line:
         await self._drop(node)
@@ -265,7 +286,7 @@ class Link(_Lines[Line]):
         except TimeoutError:
             return Unavailable(f"{ask.node} gave no answer in time")
         except (RedisError, OSError) as error:
-            return translate(error)
+            return translate(error) if ask.sentinel else await self._explained(ask.node, error)
         finally:
             await line.close()
 
@@ -350,8 +371,11 @@ class SyncLink(_Lines[SyncLine]):
         except BaseException as error:
             self._drop(send.node)
             if isinstance(error, (RedisError, OSError, HeadraceError)):
-                return Failed(translate(error), sending)
+                return Failed(translate(error) if sending else self._explained(send.node, error), sending)
             raise
+
+    def _explained(self, node: Node, error: Exception) -> HeadraceError:
+        return translate(error) if self._explain is None else self._explain(node, error)
 
     def _connect(self, node: Node) -> SyncLine:
         self._drop(node)
@@ -368,7 +392,7 @@ class SyncLink(_Lines[SyncLine]):
             line.connect([])
             return line.exchange(ask.packed)
         except (RedisError, OSError) as error:
-            return translate(error)
+            return translate(error) if ask.sentinel else self._explained(ask.node, error)
         finally:
             line.close()
 

@@ -25,6 +25,7 @@ _SET_ASIDE = load("set_aside")
 _GIVE_UP = load("give_up")
 _FINISH = load("finish")
 _FINISHED = load("finished")
+_FORGET = load("forget")
 _RAISE = load("raise")
 _BEAT = load("beat")
 _INHERIT = load("inherit")
@@ -168,6 +169,12 @@ def finished(keys: Keys, group: str, owner: str, id_: bytes, count: int, name: s
     return Call((2, keys.stream, keys.names, group, owner, id_, count, name), parse_word, _FINISHED)
 
 
+def forget(keys: Keys, dead_letter: str, name: bytes, original_id: str) -> Call[int]:
+    """Delete the dead letter of an announcement, and free its name."""
+    where = (keys.stream, keys.names, keys.dead_letters)
+    return Call((3, *where, dead_letter, name, original_id), int, _FORGET)
+
+
 def lift(keys: Keys, group: str, owner: str, id_: bytes, count: int, to: int) -> Call[Word]:
     """Set the count of an assignment that I hold above one seen in the data slot (raise.lua)."""
     return Call((1, keys.stream, group, owner, id_, count, to), parse_word, _RAISE)
@@ -258,13 +265,18 @@ def take(place: Place, id_: bytes, count: int, owner: str, *, how: Literal["", "
 
 
 def begin(place: Place, owner: str, epoch: int) -> Call[Tries]:
-    """Note that a handler gets its first message since the take."""
+    """Note that a handler gets a message: the first since the take, or any where each start counts."""
     return Call((2, place.data, place.own, owner, epoch, place.mirror), Tries.of, _BEGIN)
 
 
-def pos_ack(place: Place, owner: str, epoch: int, id_: bytes, messages: int, *, read: bool) -> Call[PositionWord]:
-    """Acknowledge everything up to an id. ``read``: the server can be told how many messages that is (7.0+)."""
-    words = (place.data, place.own, owner, epoch, id_, messages, place.mirror, "read" if read else "")
+def pos_ack(
+    place: Place, owner: str, epoch: int, id_: bytes, messages: int, *, read: bool, begins: bool = False
+) -> Call[PositionWord]:
+    """Acknowledge everything up to an id. ``read``: the server can be told how many messages that is (7.0+).
+
+    ``begins``: the next message gets a handler as soon as this is answered; its try is noted in the same step.
+    """
+    words = (place.data, place.own, owner, epoch, id_, messages, place.mirror, "read" if read else "", int(begins))
     return Call((2, *words), PositionWord.of, _POS_ACK)
 
 

@@ -237,14 +237,16 @@ def adopt(
     delays_ms: Sequence[int] = (0,),
     *,
     alone_at: int = 0,
+    prefix: str = "",
     chunk: int = 100,
 ) -> Call[replies.Adopted]:
     """Hand back a dead owner's deliveries. Repeat until it has seen fewer than the chunk.
 
     ``delays_ms`` is how long a started one waits after its first, second, ... crash; at count
-    ``alone_at`` the next attempt is the last and must run alone (0: never).
+    ``alone_at`` the next attempt is the last and must run alone (0: never). ``prefix``: of the field in which
+    a requeued copy tells of attempts under other ids; they count, too ("": there are no copies).
     """
-    head = (group, waiting_group(group), owner, chunk, alone_at, len(delays_ms))
+    head = (group, waiting_group(group), owner, chunk, alone_at, prefix, len(delays_ms))
     return Call((2, keys.stream, keys.due(group), *head, *delays_ms, *started), replies.Adopted.of, _ADOPT)
 
 

@@ -1,4 +1,4 @@
--- begin: notes that a handler is given its first message since the take, only under the current owner and epoch.
+-- begin: notes that a handler is given a message, only under the current owner and epoch.
 -- KEYS 1 data stream 2 ownership hash · ARGV 1 owner 2 epoch 3 mirror group
 -- Answers {"ok", tries} or {"taken", owner, epoch}.
 -- Not repeatable: each counts one try. An ack that moves the position sets them to 0, so tries are handler starts that

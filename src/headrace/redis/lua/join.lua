@@ -5,7 +5,8 @@
 -- Safe to repeat with the same token. One HSET, so there is no half-way.
 --
 -- The hash has a field for each owner and one without a name, written here, in stay.lua and in remove_owner.lua:
---   <owner>  {"seen_ms":<server ms>,"lease_ms":<ms>,"token":"<letters and digits>",<the info's own members>}
+--   <owner>  {"seen_ms":<server ms>,"lease_ms":<ms>,"token":"<letters and digits>","owner":"<owner>",<the info's own
+--            members>}; the name again, because the values are all that a worker may ask for
 --   ""       <lease ms> <when an owner with that lease was last seen>; ... so that nobody has to read all entries
 -- An owner is live for three leases after it was seen. A note of a lease longer than any (config.LEASE_LIMIT_MS) or
 -- of a time to come is none of ours: somebody wrote it who wants that nobody is rescued.
@@ -34,7 +35,8 @@ end
 -- An XACK of no entry changes nothing and is allowed under maxmemory: it lets HSET through, because a full server
 -- is emptied by workers that can start.
 redis.call('XACK', stream, group, '0-0')
-local head = string.format('{"seen_ms":%.0f,"lease_ms":%.0f,"token":"%s"', now_ms, lease_ms, token)
+local head = string.format('{"seen_ms":%.0f,"lease_ms":%.0f,"token":"%s","owner":', now_ms, lease_ms, token)
+head = head .. cjson.encode(owner)
 local rest = string.match(info, '^%s*{%s*(.-)%s*}%s*$')
 local entry = head .. (rest == '' and '' or ',') .. rest .. '}'
 redis.call('HSET', owners, owner, entry, '', table.concat(leases))

@@ -1,6 +1,7 @@
 -- pos_ack: acknowledges an owned stream up to an id, only under the current owner and epoch.
 -- KEYS 1 data stream 2 ownership hash · ARGV 1 owner 2 epoch 3 id 4 messages since the last ack 5 mirror group
---   6 "read" if the server can be told how many were read (7.0+)
+--   6 "read" if the server can be told how many were read (7.0+) 7 tries from here on: 0, or 1 if a handler gets the
+--   next message as soon as this is answered
 -- Answers "ok", "old" (acknowledged before) or "taken <owner> <epoch>".
 -- Safe to repeat: the second time it is "old". The position never goes back; the mirror group follows it, so that lag
 --   shows in XINFO GROUPS and no retention cuts unread messages.
@@ -15,7 +16,7 @@ local at_ms, at_seq = string.match(now[3], '(%d+)-(%d+)')
 if not (below(at_ms, ms) or (at_ms == ms and below(at_seq, seq))) then return 'old' end
 
 redis.call('XACK', data, mirror, '0-0') -- changes nothing; under maxmemory it lets the rest through
-redis.call('HSET', own, 'pos', id, 'tries', 0)
+redis.call('HSET', own, 'pos', id, 'tries', ARGV[7])
 local read = redis.call('HINCRBY', own, 'read', ARGV[4])
 -- pcall: somebody may have deleted the mirror, and with it only the view of others is lost
 if ARGV[6] == 'read' then

@@ -96,6 +96,8 @@ async def set_id_back(stage: Stage, rng: random.Random, /, *, back: int = 50) ->
     """XGROUP SETID to a place that was read already: what is done is handed out again, and robs who holds it."""
     stage.note_fault("SETID back", stage.crew.alive, excuses=True)
     admin: Any = stage.topology.admin
-    last = [id_ for id_, _ in admin.xrevrange(stage.stream, count=back)]
+    reached = {row["name"]: row["last-delivered-id"] for row in admin.xinfo_groups(stage.stream)}[GROUP.encode()]
+    # From where the group has come to, not from the end of the stream: that may be ahead, and skip what is unread.
+    last = [id_ for id_, _ in admin.xrevrange(stage.stream, max=reached, count=back)]
     if last:
         admin.xgroup_setid(stage.stream, GROUP, last[-1])

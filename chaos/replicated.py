@@ -17,6 +17,7 @@ from tests.support.proxy import Behind
 from tests.support.servers import NATIVE, Server
 from tests.support.topologies import (
     LOOPBACK,
+    SERVICE,
     Cluster,
     Member,
     Sentinels,
@@ -47,7 +48,10 @@ def _lines(canary: str, plan: ServerPlan) -> list[str]:
 
 
 class Replicated:
-    """What both have in common, and what failovers are made of."""
+    """What both have in common, and what failovers are made of.
+
+    It is assembled in haste and then told its patience, so that it starts quickly and no busy machine fails it over.
+    """
 
     def __init__(self, key: str, canary: str, shop: Sentinels | Cluster) -> None:
         self.key = key
@@ -135,6 +139,8 @@ class BehindSentinel(Replicated):
 
     def __init__(self, key: str, canary: str, plan: ServerPlan) -> None:
         super().__init__(key, canary, start_sentinels(key, data_lines=_lines(canary, plan)))
+        for watcher in self._shop.watchers:
+            watcher.ask("SENTINEL", "SET", SERVICE, "down-after-milliseconds", int(plan.patience_s * 1000))
 
     def streams(self, name: str) -> list[str]:
         return [name]
@@ -147,9 +153,17 @@ class BehindSentinel(Replicated):
         return self._shop.primary
 
     def rejoin(self, former: Member, primary: Member) -> None:
-        """The sentinels would do it too, after ten seconds."""
+        """The sentinels would do it too, after ten seconds. One that comes back empty must not be elected: that would
+        lose everything, and be nobody's fault but the operator's."""
+        with (former.folder / "server.conf").open("a") as conf:
+            conf.write(f"\nreplicaof {LOOPBACK} {primary.port}\nreplica-priority 0\n")
         super().rejoin(former, primary)
         former.ask("REPLICAOF", LOOPBACK, primary.port)
+
+    def until_in_step(self) -> None:
+        super().until_in_step()
+        for member in self.data:
+            member.ask("CONFIG", "SET", "replica-priority", 100)
 
 
 class InCluster(Replicated):
@@ -158,7 +172,11 @@ class InCluster(Replicated):
     _shop: Cluster
 
     def __init__(self, key: str, canary: str, plan: ServerPlan) -> None:
-        super().__init__(key, canary, start_cluster(key, lines=_lines(canary, plan)))
+        # With a validity factor a replica that was never in step is not elected.
+        lines = [*_lines(canary, plan), "cluster-replica-validity-factor 10"]
+        super().__init__(key, canary, start_cluster(key, lines=lines))
+        for member in self.data:
+            member.ask("CONFIG", "SET", "cluster-node-timeout", int(plan.patience_s * 1000))
 
     @property
     def cluster(self) -> Cluster:

@@ -13,6 +13,8 @@ from chaos.topology import KINDS, Kind, ServerPlan
 
 QUICK: Final = {"ok": 0.9, "sink": 0.06, "slow": 0.02, "flaky": 0.01, "handback": 0.01}
 """Mostly quick handlers, a little of everything else."""
+OFTEN_SLOW: Final = {"ok": 0.6, "slow": 0.3, "sink": 0.1}
+"""Many are acked when their add has long been confirmed: a failover forgets such acks."""
 ANY: Final = math.inf
 DISK: Final = ("redis8", "valkey9")
 """Servers that can be asked whether a write is on disk (WAITAOF)."""
@@ -177,8 +179,9 @@ ROWS: Final = (
         10,
         "failover-partitioned",
         "failover with a partitioned replica",
-        Traffic(QUICK, rate=600, batch=20, level="replicated"),
+        Traffic(OFTEN_SLOW, rate=600, batch=20, slow_s=(0.1, 1.0), level="replicated"),
         (Plan("failover-partitioned", (1.5, 1.5), most=1),),
+        server=ServerPlan(patience_s=1.5),
         promise=Promise(level="replicated", keeps=False, burns=ANY),
         topologies=REPLICATED,
         played=REPLICATED,
@@ -187,9 +190,10 @@ ROWS: Final = (
         11,
         "zombie-primary",
         "zombie primary",
-        Traffic(QUICK, rate=600, batch=20, level="replicated"),
+        Traffic(OFTEN_SLOW, rate=600, batch=20, slow_s=(0.1, 1.0), level="replicated"),
         (Plan("zombie-primary", (1.5, 1.5), most=1),),
         Staff(settings={"connect": {"command_timeout": "1s", "connect_timeout": "1s"}}),
+        server=ServerPlan(patience_s=1.5),
         promise=Promise(level="replicated", keeps=False, burns=ANY),
         topologies=REPLICATED,
         played=REPLICATED,

@@ -33,6 +33,7 @@ class ServerPlan:
     config: ConfigWords = field(default_factory=dict)
     preload: str = ""  # a library the server is started with: "faketime", "fsync"
     disk_mb: int = 0  # the server's folder is a file system of this size
+    patience_s: float = 6.0  # how long a server with a replica is silent before that takes over; busy is not dead
 
 
 class Topology(Protocol):

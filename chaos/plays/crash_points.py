@@ -97,12 +97,12 @@ async def _round(stage: Stage, some: list[tuple[str, tuple[str, int]]]) -> None:
     try:
         with suppress(AssertionError):
             await wait_until(lambda: not any(worker.alive for worker in hired), LIFE_S, 0.02)
-        for worker in hired:
-            worker.signal(signal.SIGTERM)
-        await wait_until(lambda: not any(worker.alive for worker in hired), 20.0, 0.02, what="the round's end")
     finally:
-        cutting.cancel()
+        cutting.cancel()  # one that is cut while it takes its leave stays entered, for the janitor
         await asyncio.gather(cutting, return_exceptions=True)
+    for worker in hired:
+        worker.signal(signal.SIGTERM)
+    await wait_until(lambda: not any(worker.alive for worker in hired), 20.0, 0.02, what="the round's end")
 
 
 async def _parent(stage: Stage, stream: str, point: str) -> None:

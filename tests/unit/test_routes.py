@@ -32,7 +32,7 @@ def find(route: BySentinel, views: Mapping[int, tuple[Node, int]]) -> Node:
 
 
 def test_a_majority_that_has_not_heard_of_a_failover_does_not_lead_back_to_the_old_primary() -> None:
-    """Found by row 10: two of three sentinels still named the dead primary, and were asked first."""
+    """A failover reaches one sentinel after the other; those that have not heard of it may be asked first."""
     route = BySentinel(SENTINELS, "shop")
     assert find(route, {1: (OLD, 0), 2: (OLD, 0), 3: (OLD, 0)}) == OLD
     assert find(route, {1: (NEW, 1), 2: (NEW, 1), 3: (NEW, 1)}) == NEW

@@ -21,7 +21,7 @@ from importlib import resources
 from typing import Any, Final, Self, TypeVar
 
 from headrace.errors import CommandRefused, DurabilityUnmet, HeadraceError, Verdict, WrongType, classify
-from headrace.names import OWN_MARK, keys_of
+from headrace.names import keys_of, published_key, sink_key
 from headrace.policy import reconnect_delay_ms
 from headrace.redis.calls import Call, Script, as_is, nothing, text
 from headrace.redis.link import SyncLink
@@ -58,7 +58,7 @@ class StagedList:
     @property
     def counter(self) -> str:
         """How many of its blobs were published; in the same slot."""
-        return self.name + ":n"
+        return published_key(self.name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,14 +82,9 @@ class StagingLost(HeadraceError):
     """Rows that waited for their batch are gone: the server lost its data, or somebody deleted keys."""
 
 
-def list_name(target: str, query: str, batch: int, token: str) -> str:
-    """A name for a task's private list, in the target's slot."""
-    return f"{keys_of(target).prefix}{OWN_MARK}stage:{len(query.encode())}:{query}:{batch}:{token}"
-
-
 def decision_name(stream: str, query: str) -> str:
     """The hash that remembers what a query has written: beside its stream, or by itself where rows choose."""
-    return f"{keys_of(stream).prefix}{OWN_MARK}sink:{query}" if stream else f"{query}{OWN_MARK}sink"
+    return keys_of(stream).sink(query) if stream else sink_key(query)
 
 
 def manifest_of(lists: Iterable[StagedList]) -> str:

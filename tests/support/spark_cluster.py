@@ -164,6 +164,7 @@ class Driver:
         words = [sys.executable, "-m", "tests.support.spark_driver", master, json.dumps(conf)]
         local = {"SPARK_LOCAL_DIRS": str(folder / "local")}
         self._child = Child(words, folder / f"driver-{number}.log", spark_env(**local), talks=True)
+        self.busy = False  # with a query whose end nobody has heard of
 
     @property
     def alive(self) -> bool:
@@ -174,6 +175,7 @@ class Driver:
         assert self._child.popen.stdin is not None
         self._child.popen.stdin.write(json.dumps(job).encode() + b"\n")
         self._child.popen.stdin.flush()
+        self.busy = True
 
     def end(self) -> None:
         """Wait until the query has read all there was. Raises what ended it."""
@@ -186,6 +188,7 @@ class Driver:
         for line in self._child.popen.stdout:
             if line.startswith(b"@"):
                 error: str | None = json.loads(line[1:])["error"]
+                self.busy = False
                 return error
         raise AssertionError(f"the driver is gone:\n{self._child.log[-3000:]}")
 

@@ -3,6 +3,7 @@
 spark         a local session with two cores
 read          read(server, streams="orders", ...): a batch DataFrame
 query         a streaming query into a list; see tests/spark/querying.py
+connect       a Spark Connect server with a Redis of its own
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from tests.spark.querying import Query
+    from tests.support.spark_connect import ConnectServer
 
 MISSING = [name for name in ("pyspark", "pyarrow", "numpy") if importlib.util.find_spec(name) is None]
 if not (shutil.which("java") or os.environ.get("JAVA_HOME")):
@@ -118,3 +120,15 @@ def query(spark: SparkSession, tmp_path: Path) -> Iterator[Callable[..., Query]]
     yield begin
     for one in begun:
         one.stop()
+
+
+@pytest.fixture(scope="session")
+def connect(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConnectServer]:
+    from tests.support.servers import start_server
+    from tests.support.spark_connect import ConnectServer
+
+    redis = start_server("redis8")
+    one = ConnectServer(tmp_path_factory.mktemp("connect"), redis)
+    yield one
+    one.stop()
+    redis.stop()

@@ -10,8 +10,9 @@ another one:
     <gate>:tasks          the same behind the shuffle
     <gate>:hold:<word>    while it exists, attempts wait before the end of their rows. The word is `a` or `b` (attempts
                           on that worker; `local` without workers), `first` (the first attempt of the first
-                          partition), `copies` (second attempts), or where the driver waits: `commit` (all rows staged), `publish` (half-way through it), `done` (all published,
-                          and Spark's commit log not written)
+                          partition), `copies` (second attempts), or where the driver waits: `commit` (all rows
+                          staged), `publish` (half-way through it), `done` (all published, and Spark's commit log not
+                          written)
     <gate>:fail           so many times an attempt of the first partition fails
     <gate>:driver         a list: where the driver waits
 """
@@ -37,20 +38,12 @@ from headrace.spark import staging
 from headrace.spark.sink import StreamWriter, make_stream_writer
 
 SETTINGS = {
-    "spark.ui.enabled": "false",
-    "spark.ui.showConsoleProgress": "false",
-    "spark.driver.host": "127.0.0.1",
-    "spark.driver.memory": "512m",
-    "spark.executor.memory": "512m",
     "spark.executor.cores": "1",
     "spark.cores.max": "2",  # one executor on each worker
     "spark.scheduler.minRegisteredResourcesRatio": "1.0",
     "spark.locality.wait": "0",
     "spark.excludeOnFailure.enabled": "false",
-    "spark.python.unix.domain.socket.enabled": "true",
     "spark.python.task.killTimeout": "200ms",
-    "spark.sql.codegen.wholeStage": "false",
-    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     "spark.sql.adaptive.coalescePartitions.minPartitionSize": "1b",  # small data, several tasks all the same
 }
 

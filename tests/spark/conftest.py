@@ -42,8 +42,8 @@ def pytest_report_header() -> str:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Whoever comes first starts Spark. A time-out would break the session's gateway for all that follow.
 
-    All that share the session are marked: `make test` runs them in one process of their own, because one JVM is enough
-    for two cores.
+    All that run Spark are marked: `make test` runs them apart, in two processes, each with one JVM at work most of the
+    time. What shares the session is one group, so that it is started once.
     """
     here = Path(__file__).parent
     for item in items:
@@ -53,6 +53,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.timeout(PATIENCE_S))
         if "spark" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.jvm)
+            item.add_marker(pytest.mark.xdist_group("spark-session"))
 
 
 @pytest.fixture(scope="session")

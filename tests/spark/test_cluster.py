@@ -21,7 +21,8 @@ from tests.support.wait import wait_until_sync
 pytestmark = [
     pytest.mark.timeout(400),
     pytest.mark.servers("redis8"),
-    pytest.mark.cluster,
+    pytest.mark.jvm,
+    pytest.mark.xdist_group("spark-cluster"),
 ]
 
 SPECULATION = {

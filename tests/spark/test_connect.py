@@ -24,7 +24,8 @@ LACKING = [name for name in ("grpc", "grpc_status", "pandas", "zstandard") if im
 pytestmark = [
     pytest.mark.timeout(300),
     pytest.mark.servers("redis8"),
-    pytest.mark.cluster,
+    pytest.mark.jvm,
+    pytest.mark.xdist_group("spark-connect"),
     pytest.mark.skipif(bool(LACKING), reason=f"MISSING for Spark Connect: {', '.join(LACKING)}"),
 ]
 

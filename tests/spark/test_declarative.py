@@ -17,7 +17,8 @@ LACKING = [name for name in NEEDED if importlib.util.find_spec(name) is None]
 
 pytestmark = [
     pytest.mark.timeout(400),
-    pytest.mark.cluster,
+    pytest.mark.jvm,
+    pytest.mark.xdist_group("spark-connect"),
     pytest.mark.skipif(bool(LACKING), reason=f"MISSING for Declarative Pipelines: {', '.join(LACKING)}"),
 ]
 

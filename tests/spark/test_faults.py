@@ -17,7 +17,7 @@ from tests.support.wait import wait_until_sync
 
 pytestmark = [
     pytest.mark.timeout(300),
-    pytest.mark.long,
+    pytest.mark.jvm,
     pytest.mark.servers("redis8"),
     pytest.mark.xdist_group("spark-faults"),  # they share drivers: starting one takes most of the time
 ]

@@ -132,7 +132,6 @@ def test_payments_become_tables_windows_and_a_review_stream(shop: Shop) -> None:
 STEPS = ("_write_tables", "_write_streams", "_refresh_windows")
 
 
-@pytest.mark.long
 def test_a_driver_that_dies_after_any_step_is_repeated_without_a_trace(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -154,7 +153,6 @@ def _dying_after(step: Callable[..., Any]) -> Callable[..., Any]:
     return die
 
 
-@pytest.mark.long
 def test_books_that_do_not_balance_stop_the_pipeline(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     shop.feed(sendings(100))
     with monkeypatch.context() as patch:
@@ -193,7 +191,6 @@ def test_being_told_to_stop_ends_after_the_batch(shop: Shop) -> None:
     shop.check(shop.run())
 
 
-@pytest.mark.long
 def test_tables_adopt_another_checkpoint_where_that_is_wanted(shop: Shop) -> None:
     shop.feed(sendings(60))
     shop.check(shop.run())
@@ -253,7 +250,6 @@ def process(shop: Shop, tmp_path: Path) -> Iterator[Process]:
 
 
 @pytest.mark.timeout(400)
-@pytest.mark.long
 def test_sigterm_ends_a_process_after_its_batch_with_exact_books(shop: Shop, process: Process) -> None:
     shop.feed(sendings(250))
     books = Ledger(LocalPlace(), f"{shop.pipeline.folder}/ledger")
@@ -279,7 +275,6 @@ def _as_toml(shop: Shop) -> str:
 
 
 @pytest.mark.timeout(400)
-@pytest.mark.long
 def test_a_process_killed_inside_a_batch_is_followed_by_another(shop: Shop, tmp_path: Path) -> None:
     shop.feed(sendings(400))
     process = Process(shop, tmp_path / "pipeline.toml", tmp_path / "pipeline.log")

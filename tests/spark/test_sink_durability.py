@@ -36,7 +36,6 @@ def test_a_batch_is_on_the_replica_when_it_is_done(spark: SparkSession, pair: tu
     assert replica.sync().xlen("orders") == 500  # at once, without waiting for it
 
 
-@pytest.mark.long
 def test_a_batch_that_no_replica_took_fails_and_is_written_once_when_one_is_back(
     spark: SparkSession, pair: tuple[Server, Server]
 ) -> None:

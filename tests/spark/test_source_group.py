@@ -394,7 +394,6 @@ def test_a_query_in_group_mode_runs_on_spark(query: Any, server: Server, stream:
 
 
 @pytest.mark.servers("redis8")
-@pytest.mark.long
 def test_a_batch_that_failed_is_read_again_with_the_same_rows(query: Any, server: Server, stream: str) -> None:
     added = fill(server, stream, 40)
     one = query(server, streams=stream, mode="group", groupId=GROUP, startingOffsets="earliest")

@@ -31,10 +31,12 @@ from headrace.spark.pipeline.tables import ForeignCheckpoint
 from headrace.spark.report import gather
 from headrace.spark.report_page import page
 from tests.support.servers import Server
+from tests.support.spark_cluster import SPARK_CONF
 from tests.support.wait import wait_until_sync
 
 pytestmark = [pytest.mark.timeout(180), pytest.mark.servers("redis8")]
 
+BARE = Path(__file__).parents[1] / "support" / "bare"  # where pandas is not to be had
 EXAMPLE = Path(__file__).parents[2] / "examples" / "payments" / "payments.toml"
 
 
@@ -214,13 +216,14 @@ def test_tables_adopt_another_checkpoint_where_that_is_wanted(shop: Shop) -> Non
 
 class Process:
     """`headrace pipeline run --continuous` on the shop's streams and folder, as one starts it in a venv that is not
-    activated."""
+    activated and has no more than `headrace[spark]`."""
 
     def __init__(self, shop: Shop, file: Path, log: Path) -> None:
         file.write_text(_as_toml(shop))
         words = ["-m", "headrace.cli", "pipeline", "run", str(file), "--continuous", "--master", "local[2]", "--json"]
         own = {word: value for word, value in os.environ.items() if not word.startswith("PYSPARK_")}
         env = {**own, "HEADRACE_URL": shop.pipeline.source["url"], "PATH": _without_venv(own["PATH"])}
+        env |= {"SPARK_CONF_DIR": str(SPARK_CONF), "PYTHONPATH": _before(own.get("PYTHONPATH", ""), BARE)}
         self.log = log
         with log.open("wb") as sink:
             command = [sys.executable, *words, "--folder", shop.pipeline.folder]
@@ -235,6 +238,10 @@ class Process:
     def kill(self) -> None:
         self.child.kill()
         self.child.communicate()
+
+
+def _before(path: str, first: Path) -> str:
+    return os.pathsep.join([str(first), *filter(None, [path])])
 
 
 def _without_venv(path: str) -> str:

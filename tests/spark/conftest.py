@@ -61,22 +61,17 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     from pyspark.sql import SparkSession
 
     from headrace.spark import register
+    from tests.support.spark_cluster import SPARK_CONF
 
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    os.environ["SPARK_CONF_DIR"] = str(SPARK_CONF)
     home = tmp_path_factory.mktemp("spark")
     settings = {
-        "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
-        "spark.driver.host": "127.0.0.1",
         "spark.driver.memory": "1g",
-        "spark.sql.shuffle.partitions": "2",
         "spark.sql.warehouse.dir": str(home / "warehouse"),
         "spark.local.dir": str(home / "local"),
-        "spark.python.unix.domain.socket.enabled": "true",
         "spark.sql.session.timeZone": "UTC",
-        "spark.sql.codegen.wholeStage": "false",  # compiling costs more than such small queries gain
-        "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     }
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of py4j and of Spark's own start

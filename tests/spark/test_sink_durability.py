@@ -16,7 +16,8 @@ pytestmark = [pytest.mark.timeout(120), pytest.mark.servers("redis8")]
 @pytest.fixture
 def pair(own_server: Callable[..., Server]) -> tuple[Server, Server]:
     """A primary and its replica."""
-    primary, replica = own_server("redis8", tcp=True), own_server("redis8")
+    primary = own_server("redis8", tcp=True, config={"repl-diskless-sync-delay": "0"})
+    replica = own_server("redis8")
     replica.sync().replicaof("127.0.0.1", str(primary.embedded.port))
     wait_until_sync(lambda: replica.sync().info("replication")["master_link_status"] == "up", 20, what="the replica")
     return primary, replica

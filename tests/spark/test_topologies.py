@@ -18,7 +18,7 @@ from tests.support.servers import ServerMissing
 from tests.support.topologies import Cluster, Sentinels, start_cluster, start_sentinels
 from tests.topology.test_cluster_moves import another, move_classic
 
-pytestmark = [pytest.mark.timeout(120), pytest.mark.xdist_group("spark-topologies")]  # one cluster for all
+pytestmark = pytest.mark.timeout(120)
 
 
 @pytest.fixture(scope="module")

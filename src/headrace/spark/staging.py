@@ -32,7 +32,7 @@ T = TypeVar("T")
 SEALED_S: Final = 30 * 86_400  # how long a sealed list outlives a driver that died before its decision
 COUNTER_S: Final = 86_400
 PUBLISH_AT_ONCE: Final = 32  # blobs published in one write to the server
-REPLICA_MS: Final = 10_000
+REPLICA_MS: Final = 10_000  # how long a replica is waited for, if retryTimeout is not less
 
 
 @functools.cache
@@ -196,7 +196,7 @@ class PatientLink:
 
     def confirm_replica(self) -> None:
         """Wait until a replica has everything this link wrote, at each server that it wrote to."""
-        wait: Call[int] = Call(("WAIT", 1, REPLICA_MS), int)
+        wait: Call[int] = Call(("WAIT", 1, min(REPLICA_MS, self._retry_ms)), int)
         if not all(self.pipe([wait.aimed(node) for node in self._link.nodes])):
             raise DurabilityUnmet(
                 "no replica confirmed the batch in time, so it is not finished: attach one, "

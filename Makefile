@@ -14,7 +14,7 @@ RUN_STAMP := $(VENV)/.installed-run
 DEV_STAMP := $(VENV)/.installed-dev
 
 .DEFAULT_GOAL := help
-.PHONY: help setup java servers demo test long cluster check format audit bench chaos clean
+.PHONY: help setup java servers demo test long check format audit bench chaos clean
 
 help:  ## show this list
 	@echo "make TARGET, where TARGET is one of"
@@ -32,15 +32,12 @@ demo: $(RUN_STAMP) java  ## 20,000 payments, three workers, one killed, one paus
 	@$(PY) -m headrace.demo $(ARGS)
 
 test: $(DEV_STAMP) java servers  ## run the tests; ARGS="-k lease --servers redis8" narrows them
-	$(PY) -m pytest -n 3 --dist loadgroup -m "not cluster and not long and not jvm" $(ARGS)
-	$(PY) -m pytest -n 0 -p no:randomly -m "jvm and not cluster and not long" tests/spark $(ARGS)
+	$(PY) -m pytest -n 3 --dist loadgroup -m "not long and not jvm" $(ARGS)
+	$(PY) -m pytest -n 2 --dist loadgroup -p no:randomly -m "jvm and not long" tests/spark $(ARGS)
 
-cluster: $(DEV_STAMP) java servers  ## Spark on a standalone cluster and through Connect, with executors and drivers killed
-	@$(PIP) -e '.[cluster]'
-	$(PY) -m pytest -m cluster tests/spark $(ARGS)
-
-long: $(DEV_STAMP) java servers  ## tests that take long: the fault programme on sentinels and clusters, Spark's faults and topologies
+long: $(DEV_STAMP) java servers  ## tests that take long: the fault programme on sentinels and clusters, topologies on every server
 	$(PY) -m pytest -m long $(ARGS)
+	HEADRACE_WIDE=1 $(PY) -m pytest -n 3 --dist loadgroup tests/topology $(ARGS)
 
 check: $(DEV_STAMP)  ## lint, format, types, layers
 	$(BIN)/ruff check .

@@ -69,10 +69,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line(
-        "markers", "cluster: several JVMs for minutes; `make cluster` runs them, `make test` does not"
-    )
-    config.addinivalue_line("markers", "jvm: shares the one Spark session of its process (tests/spark/conftest.py)")
+    config.addinivalue_line("markers", "jvm: runs Spark; in `make test` apart from the others")
     config.addinivalue_line("markers", "long: takes long; `make long` runs them, `make test` does not")
     config.addinivalue_line("markers", "servers(*keys): run this test on these servers of the matrix only")
     unknown = set(_allowed(config)) - set(KEYS)

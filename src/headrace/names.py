@@ -202,6 +202,14 @@ class Keys:
         """Hash: range -> rows that Spark's tasks lost in it, of one batch."""
         return f"{self.prefix}{OWN_MARK}lost:{batch}"
 
+    def stage(self, query: str, batch: int, token: str) -> str:
+        """List: the rows that one task of a Spark query has written for this stream, until their batch is decided."""
+        return f"{self.prefix}{OWN_MARK}stage:{len(query.encode())}:{query}:{batch}:{token}"
+
+    def sink(self, query: str) -> str:
+        """Hash: what a Spark query has written to this stream, and what it is about to write."""
+        return f"{self.prefix}{OWN_MARK}sink:{query}"
+
     def added(self, key: str) -> str:
         """String: id under which one idempotency key was added (SPEC 35)."""
         return f"{self.prefix}{OWN_MARK}added:{key}"
@@ -244,6 +252,16 @@ def partition_assignments(stream: str) -> str:
 def claim_key(space: str, key: str) -> str:
     """String: who holds one key of a deduplicating pipeline. In no stream's slot: a claim stands for itself."""
     return f"{space}{OWN_MARK}claim:{key}"
+
+
+def sink_key(query: str) -> str:
+    """Hash: the same as Keys.sink() for a query whose rows choose their streams. In no stream's slot."""
+    return f"{query}{OWN_MARK}sink"
+
+
+def published_key(stage: str) -> str:
+    """String: how many blobs of a task's list were published. In the list's slot, because it begins like it."""
+    return f"{stage}:n"
 
 
 # ── slots ────────────────────────────────────────────────────────────────────────────────────────────

@@ -3,6 +3,7 @@
 spark         a local session with two cores
 read          read(server, streams="orders", ...): a batch DataFrame
 query         a streaming query into a list; see tests/spark/querying.py
+connect       a Spark Connect server with a Redis of its own
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from tests.spark.querying import Query
+    from tests.support.spark_connect import ConnectServer
 
 MISSING = [name for name in ("pyspark", "pyarrow", "numpy") if importlib.util.find_spec(name) is None]
 if not (shutil.which("java") or os.environ.get("JAVA_HOME")):
@@ -40,8 +42,8 @@ def pytest_report_header() -> str:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Whoever comes first starts Spark. A time-out would break the session's gateway for all that follow.
 
-    All that share the session are marked: `make test` runs them in one process of their own, because one JVM is enough
-    for two cores.
+    All that run Spark are marked: `make test` runs them apart, in two processes, each with one JVM at work most of the
+    time. What shares the session is one group, so that it is started once.
     """
     here = Path(__file__).parent
     for item in items:
@@ -51,6 +53,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.timeout(PATIENCE_S))
         if "spark" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.jvm)
+            item.add_marker(pytest.mark.xdist_group("spark-session"))
 
 
 @pytest.fixture(scope="session")
@@ -58,22 +61,17 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     from pyspark.sql import SparkSession
 
     from headrace.spark import register
+    from tests.support.spark_cluster import SPARK_CONF
 
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    os.environ["SPARK_CONF_DIR"] = str(SPARK_CONF)
     home = tmp_path_factory.mktemp("spark")
     settings = {
-        "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
-        "spark.driver.host": "127.0.0.1",
         "spark.driver.memory": "1g",
-        "spark.sql.shuffle.partitions": "2",
         "spark.sql.warehouse.dir": str(home / "warehouse"),
         "spark.local.dir": str(home / "local"),
-        "spark.python.unix.domain.socket.enabled": "true",
         "spark.sql.session.timeZone": "UTC",
-        "spark.sql.codegen.wholeStage": "false",  # compiling costs more than such small queries gain
-        "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     }
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of py4j and of Spark's own start
@@ -118,3 +116,15 @@ def query(spark: SparkSession, tmp_path: Path) -> Iterator[Callable[..., Query]]
     yield begin
     for one in begun:
         one.stop()
+
+
+@pytest.fixture(scope="session")
+def connect(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConnectServer]:
+    from tests.support.servers import start_server
+    from tests.support.spark_connect import ConnectServer
+
+    redis = start_server("redis8")
+    one = ConnectServer(tmp_path_factory.mktemp("connect"), redis)
+    yield one
+    one.stop()
+    redis.stop()

@@ -7,7 +7,7 @@ import json
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,8 @@ import pytest
 
 from headrace.demo.payments import sendings
 from tests.support.servers import Server
-from tests.support.spark_cluster import QUICK_JVM, ROOT, Child, spark_env, spark_home
+from tests.support.spark_cluster import ROOT, Child, spark_env
+from tests.support.spark_connect import ConnectServer
 from tests.support.wait import wait_until_sync
 
 LACKING = [name for name in ("grpc", "grpc_status", "pandas", "zstandard") if importlib.util.find_spec(name) is None]
@@ -23,7 +24,8 @@ LACKING = [name for name in ("grpc", "grpc_status", "pandas", "zstandard") if im
 pytestmark = [
     pytest.mark.timeout(300),
     pytest.mark.servers("redis8"),
-    pytest.mark.cluster,
+    pytest.mark.jvm,
+    pytest.mark.xdist_group("spark-connect"),
     pytest.mark.skipif(bool(LACKING), reason=f"MISSING for Spark Connect: {', '.join(LACKING)}"),
 ]
 
@@ -52,32 +54,6 @@ spark.stop()
 """
 
 
-@pytest.fixture(scope="module")
-def remote(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A Connect server on a port of its own choice."""
-    folder = tmp_path_factory.mktemp("connect")
-    conf = {
-        "spark.connect.grpc.binding.address": "127.0.0.1",
-        "spark.connect.grpc.binding.port": "0",
-        "spark.ui.enabled": "false",
-        "spark.driver.memory": "768m",
-        "spark.driver.host": "127.0.0.1",
-        "spark.driver.extraJavaOptions": QUICK_JVM,
-        "spark.local.dir": str(folder / "local"),
-        "spark.sql.warehouse.dir": str(folder / "warehouse"),
-        "spark.sql.shuffle.partitions": "2",
-        "spark.python.unix.domain.socket.enabled": "true",
-    }
-    words = [str(spark_home() / "bin" / "spark-submit"), "--master", "local[2]"]
-    words += [word for name, value in conf.items() for word in ("--conf", f"{name}={value}")]
-    words += ["--class", "org.apache.spark.sql.connect.service.SparkConnectServer", "spark-internal"]
-    server = Child(words, folder / "connect.log", spark_env())
-    try:
-        yield "sc://127.0.0.1:" + server.said(r"Spark Connect server started at: \S*?:(\d+)")
-    finally:
-        server.stop()
-
-
 def client(remote: str, job: dict[str, Any]) -> dict[str, Any]:
     """Run a client by itself: a process holds either a session of its own or a remote one."""
     words = [sys.executable, "-c", CLIENT, remote, json.dumps(job)]
@@ -88,7 +64,7 @@ def client(remote: str, job: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_a_remote_client_reads_a_stream_and_writes_another_exactly_once(
-    remote: str, server: Server, prefix: str, tmp_path: Path
+    connect: ConnectServer, server: Server, prefix: str, tmp_path: Path
 ) -> None:
     source, target = f"{prefix}-in", f"{prefix}-out"
     pipe = server.sync().pipeline(transaction=False)
@@ -96,7 +72,7 @@ def test_a_remote_client_reads_a_stream_and_writes_another_exactly_once(
         pipe.xadd(source, {"n": number})
     pipe.execute()
     job = {"url": server.url, "source": source, "target": target, "checkpoint": str(tmp_path / "checkpoint")}
-    told = client(remote, job)
+    told = client(connect.remote, job)
     assert sorted(int(fields[b"n"]) for _, fields in server.sync().xrange(target)) == list(range(ROWS))
     assert server.sync().xlen(f"{target}-ten") == 10
     assert told["count"] == ROWS
@@ -115,14 +91,14 @@ def told(child: Child) -> list[dict[str, Any]]:
 
 
 def test_the_payments_pipeline_runs_on_a_connect_server_and_its_books_balance(
-    remote: str, own_server: Callable[..., Server], tmp_path: Path
+    connect: ConnectServer, own_server: Callable[..., Server], tmp_path: Path
 ) -> None:
     """Once to the end; then on and on, until SIGTERM, which ends it after a batch."""
     server, folder = own_server("redis8"), tmp_path / "data"
     sent = sendings(200)
     for one in sent[:150]:
         server.sync().xadd("payments", {"payload": one.body})
-    child = pipeline(remote, server, folder, tmp_path / "once.log", "--once")
+    child = pipeline(connect.remote, server, folder, tmp_path / "once.log", "--once")
     try:
         assert child.popen.wait(200) == 0, child.log[-3000:]
     finally:
@@ -130,7 +106,7 @@ def test_the_payments_pipeline_runs_on_a_connect_server_and_its_books_balance(
     (*batches, totals) = told(child)
     assert totals["rows_in"] == sum(batch["rows_in"] for batch in batches) == 150
     assert totals["exact"]
-    child = pipeline(remote, server, folder, tmp_path / "on.log")
+    child = pipeline(connect.remote, server, folder, tmp_path / "on.log")
     try:
         for one in sent[150:]:
             server.sync().xadd("payments", {"payload": one.body})

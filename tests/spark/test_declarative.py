@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import importlib.util
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests.support.servers import Server
-from tests.support.spark_cluster import QUICK_JVM, ROOT, Child, spark_env, spark_home
+from tests.support.spark_cluster import ROOT, Child, spark_env, spark_home
+from tests.support.spark_connect import ConnectServer
 
 NEEDED = ("grpc", "grpc_status", "pandas", "zstandard", "yaml")
 LACKING = [name for name in NEEDED if importlib.util.find_spec(name) is None]
 
 pytestmark = [
     pytest.mark.timeout(400),
-    pytest.mark.cluster,
+    pytest.mark.jvm,
+    pytest.mark.xdist_group("spark-connect"),
     pytest.mark.skipif(bool(LACKING), reason=f"MISSING for Declarative Pipelines: {', '.join(LACKING)}"),
 ]
 
@@ -34,13 +35,11 @@ def project(tmp_path: Path) -> Path:
     return folder
 
 
-def run(project: Path, server: Server) -> None:
+def run(project: Path, connect: ConnectServer) -> None:
     """One run to its end. It starts several processes; none stays, whatever happens."""
-    conf = {"spark.ui.enabled": "false", "spark.driver.memory": "768m", "spark.driver.extraJavaOptions": QUICK_JVM}
-    spec = ["--spec", str(project / "spark-pipeline.yml")]
-    words = [str(spark_home() / "bin" / "spark-pipelines"), "run", "--remote", "local[2]", *spec]
-    words += [word for name, value in conf.items() for word in ("--conf", f"{name}={value}")]
-    running = Child(words, project / "run.log", spark_env(HEADRACE_URL=server.url), folder=project)
+    words = [str(spark_home() / "bin" / "spark-pipelines"), "run", "--remote", connect.remote]
+    words += ["--spec", str(project / "spark-pipeline.yml")]
+    running = Child(words, project / "run.log", spark_env(), folder=project)
     try:
         assert running.popen.wait(190) == 0, running.log[-3000:]
     finally:
@@ -58,15 +57,13 @@ def orders(server: Server, stream: str) -> list[int]:
     return sorted(int(fields[b"order"][1:]) for _, fields in server.sync().xrange(stream))
 
 
-def test_the_declarative_example_writes_each_order_once_run_after_run(
-    own_server: Callable[..., Server], project: Path
-) -> None:
-    server = own_server("redis8")
+def test_the_declarative_example_writes_each_order_once_run_after_run(connect: ConnectServer, project: Path) -> None:
+    server = connect.redis
     add(server, 400, 600)
-    run(project, server)
+    run(project, connect)
     assert orders(server, "orders-large") == [n for n in range(500, 600) if n % 100 != 7]
     assert orders(server, "orders-refused") == [407, 507]
     add(server, 600, 650)
-    run(project, server)
+    run(project, connect)
     assert orders(server, "orders-large") == [n for n in range(500, 650) if n % 100 != 7]
     assert orders(server, "orders-refused") == [407, 507, 607]

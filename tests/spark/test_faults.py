@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -18,7 +17,7 @@ from tests.support.wait import wait_until_sync
 
 pytestmark = [
     pytest.mark.timeout(300),
-    pytest.mark.long,
+    pytest.mark.jvm,
     pytest.mark.servers("redis8"),
     pytest.mark.xdist_group("spark-faults"),  # they share drivers: starting one takes most of the time
 ]
@@ -40,21 +39,12 @@ def lab(running: Lab, server: Server, prefix: str, tmp_path: Path) -> Lab:
     return running
 
 
-def killed_at(lab: Lab, word: str, **changed: Any) -> None:
-    """Run a driver up to a point, and kill it there."""
-    lab.hold(word)
-    lab.driver.begin(**lab.job | changed)
-    wait_until_sync(lambda: [one for one in lab.told("driver") if one["at"] == word], 120, what=f"a driver at {word}")
-    lab.driver.stop()
-    lab.release(word)
-
-
 def test_a_driver_killed_inside_publish_or_before_the_commit_log_is_followed_by_one_with_other_splits(
     lab: Lab,
 ) -> None:
-    killed_at(lab, "publish")
+    lab.kill_driver_at("publish")
     assert 0 < lab.written() < ROWS // 2
-    killed_at(lab, "done", **OTHERS)
+    lab.kill_driver_at("done", **OTHERS)
     assert lab.written() == ROWS // 2
     assert not list((Path(lab.job["checkpoint"]) / "commits").glob("[0-9]*"))
     lab.driver.run(**lab.job | {"splits": 1, "partitions": 2, "arrow_rows": 1_000})
@@ -63,7 +53,7 @@ def test_a_driver_killed_inside_publish_or_before_the_commit_log_is_followed_by_
 
 def test_a_driver_of_a_group_killed_mid_batch_is_followed_by_one_that_takes_the_same_messages(lab: Lab) -> None:
     """Within a lease the rows are still its own: at least once becomes once, because the sink knows the batch."""
-    killed_at(lab, "commit", options=GROUP)
+    lab.kill_driver_at("commit", options=GROUP)
     assert lab.written() == 0
     lab.driver.run(**lab.job | {"options": GROUP} | OTHERS)
     lab.check()

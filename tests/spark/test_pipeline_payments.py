@@ -31,10 +31,12 @@ from headrace.spark.pipeline.tables import ForeignCheckpoint
 from headrace.spark.report import gather
 from headrace.spark.report_page import page
 from tests.support.servers import Server
+from tests.support.spark_cluster import SPARK_CONF
 from tests.support.wait import wait_until_sync
 
 pytestmark = [pytest.mark.timeout(180), pytest.mark.servers("redis8")]
 
+BARE = Path(__file__).parents[1] / "support" / "bare"  # where pandas is not to be had
 EXAMPLE = Path(__file__).parents[2] / "examples" / "payments" / "payments.toml"
 
 
@@ -132,7 +134,6 @@ def test_payments_become_tables_windows_and_a_review_stream(shop: Shop) -> None:
 STEPS = ("_write_tables", "_write_streams", "_refresh_windows")
 
 
-@pytest.mark.long
 def test_a_driver_that_dies_after_any_step_is_repeated_without_a_trace(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -154,7 +155,6 @@ def _dying_after(step: Callable[..., Any]) -> Callable[..., Any]:
     return die
 
 
-@pytest.mark.long
 def test_books_that_do_not_balance_stop_the_pipeline(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     shop.feed(sendings(100))
     with monkeypatch.context() as patch:
@@ -193,7 +193,6 @@ def test_being_told_to_stop_ends_after_the_batch(shop: Shop) -> None:
     shop.check(shop.run())
 
 
-@pytest.mark.long
 def test_tables_adopt_another_checkpoint_where_that_is_wanted(shop: Shop) -> None:
     shop.feed(sendings(60))
     shop.check(shop.run())
@@ -217,13 +216,14 @@ def test_tables_adopt_another_checkpoint_where_that_is_wanted(shop: Shop) -> Non
 
 class Process:
     """`headrace pipeline run --continuous` on the shop's streams and folder, as one starts it in a venv that is not
-    activated."""
+    activated and has no more than `headrace[spark]`."""
 
     def __init__(self, shop: Shop, file: Path, log: Path) -> None:
         file.write_text(_as_toml(shop))
         words = ["-m", "headrace.cli", "pipeline", "run", str(file), "--continuous", "--master", "local[2]", "--json"]
         own = {word: value for word, value in os.environ.items() if not word.startswith("PYSPARK_")}
         env = {**own, "HEADRACE_URL": shop.pipeline.source["url"], "PATH": _without_venv(own["PATH"])}
+        env |= {"SPARK_CONF_DIR": str(SPARK_CONF), "PYTHONPATH": _before(own.get("PYTHONPATH", ""), BARE)}
         self.log = log
         with log.open("wb") as sink:
             command = [sys.executable, *words, "--folder", shop.pipeline.folder]
@@ -240,6 +240,10 @@ class Process:
         self.child.communicate()
 
 
+def _before(path: str, first: Path) -> str:
+    return os.pathsep.join([str(first), *filter(None, [path])])
+
+
 def _without_venv(path: str) -> str:
     here = str(Path(sys.executable).parent)
     return os.pathsep.join(part for part in path.split(os.pathsep) if part != here)
@@ -253,7 +257,6 @@ def process(shop: Shop, tmp_path: Path) -> Iterator[Process]:
 
 
 @pytest.mark.timeout(400)
-@pytest.mark.long
 def test_sigterm_ends_a_process_after_its_batch_with_exact_books(shop: Shop, process: Process) -> None:
     shop.feed(sendings(250))
     books = Ledger(LocalPlace(), f"{shop.pipeline.folder}/ledger")
@@ -279,7 +282,6 @@ def _as_toml(shop: Shop) -> str:
 
 
 @pytest.mark.timeout(400)
-@pytest.mark.long
 def test_a_process_killed_inside_a_batch_is_followed_by_another(shop: Shop, tmp_path: Path) -> None:
     shop.feed(sendings(400))
     process = Process(shop, tmp_path / "pipeline.toml", tmp_path / "pipeline.log")

@@ -13,7 +13,7 @@ from headrace.spark.pipeline.places import HadoopPlace, LocalPlace, Place
 from tests.spark.test_pipeline_payments import Shop
 from tests.support.servers import Server
 
-pytestmark = [pytest.mark.timeout(180), pytest.mark.servers("redis8"), pytest.mark.long]
+pytestmark = [pytest.mark.timeout(180), pytest.mark.servers("redis8")]
 
 
 @pytest.fixture(params=["hadoop", "local"])

@@ -16,7 +16,8 @@ pytestmark = [pytest.mark.timeout(120), pytest.mark.servers("redis8")]
 @pytest.fixture
 def pair(own_server: Callable[..., Server]) -> tuple[Server, Server]:
     """A primary and its replica."""
-    primary, replica = own_server("redis8", tcp=True), own_server("redis8")
+    primary = own_server("redis8", tcp=True, config={"repl-diskless-sync-delay": "0"})
+    replica = own_server("redis8")
     replica.sync().replicaof("127.0.0.1", str(primary.embedded.port))
     wait_until_sync(lambda: replica.sync().info("replication")["master_link_status"] == "up", 20, what="the replica")
     return primary, replica
@@ -36,7 +37,6 @@ def test_a_batch_is_on_the_replica_when_it_is_done(spark: SparkSession, pair: tu
     assert replica.sync().xlen("orders") == 500  # at once, without waiting for it
 
 
-@pytest.mark.long
 def test_a_batch_that_no_replica_took_fails_and_is_written_once_when_one_is_back(
     spark: SparkSession, pair: tuple[Server, Server]
 ) -> None:

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from headrace.errors import WrongType
+from headrace.names import keys_of
 from headrace.spark import staging
 from headrace.spark.options import Address
 from headrace.spark.staging import Batch, PatientLink, SinkConflict, StagedList, StagingLost
@@ -35,7 +36,7 @@ class Bench:
     def staged(self, batch: int, numbers: Sequence[int], blob_rows: int = 10, target: str = "") -> StagedList:
         """What one task leaves: its rows in a list of its own."""
         self._tokens += 1
-        name = staging.list_name(target or self.stream, self.query, batch, f"token{self._tokens}")
+        name = keys_of(target or self.stream).stage(self.query, batch, f"token{self._tokens}")
         parts = [numbers[at : at + blob_rows] for at in range(0, len(numbers), blob_rows)]
         blobs = [msgspec.msgpack.encode([["n"], len(part), [str(n) for n in part]]) for part in parts]
         assert self.link.call(staging.stage(name, 0, 60, blobs)) == len(blobs)
@@ -68,7 +69,7 @@ def test_a_batch_is_published_once_whoever_repeats_it(bench: Bench) -> None:
 
 
 def test_staging_again_after_a_cut_answer_puts_nothing_twice(bench: Bench) -> None:
-    name = staging.list_name(bench.stream, bench.query, 0, "token")
+    name = keys_of(bench.stream).stage(bench.query, 0, "token")
     assert bench.link.call(staging.stage(name, 0, 60, [b"a", b"b"])) == 2
     assert bench.link.call(staging.stage(name, 0, 60, [b"a", b"b"])) == 2
     assert bench.link.call(staging.stage(name, 1, 60, [b"x", b"y"])) == -3

@@ -15,9 +15,10 @@ import pytest
 from headrace import App, Delivery
 from headrace.errors import ConfigError
 from headrace.spark.group import GroupReader
+from headrace.spark.loss import DataLost
 from headrace.spark.schema import DEFAULT
 from headrace.spark.source_options import SourceSettings
-from tests.spark.querying import fill, ids, once_each
+from tests.spark.querying import fill, ids, once_each, trim
 from tests.support.servers import Server
 from tests.support.wait import wait_until, wait_until_sync
 
@@ -32,6 +33,7 @@ class Shared:
     def __init__(self, server: Server, **options: Any) -> None:
         texts = {"url": server.url, "mode": "group", "groupid": GROUP, "blockms": "20", "startingoffsets": "earliest"}
         texts |= {word.lower(): str(value) for word, value in options.items() if value is not None}
+        self._texts = texts
         self._settings = SourceSettings.of(texts, streaming=True)
         self.reader = GroupReader(self._settings, DEFAULT)
         self.offset = self.reader.initialOffset()
@@ -58,8 +60,10 @@ class Shared:
                 found += batch.column("id").to_pylist()
         return sorted(found)
 
-    def restart(self) -> None:
+    def restart(self, **changed: Any) -> None:
         self.reader.stop()
+        self._texts |= {word.lower(): str(value) for word, value in changed.items()}
+        self._settings = SourceSettings.of(self._texts, streaming=True)
         self.reader = GroupReader(self._settings, DEFAULT)
 
 
@@ -105,6 +109,39 @@ def test_a_replayed_batch_reads_the_same_rows_and_takes_no_others(
     query.restart()
     assert query.latest() == end  # asked again before the batch was written down
     assert query.read(end) == sorted(added)
+
+
+def test_messages_trimmed_under_a_batch_fail_it(share: Callable[..., Shared], server: Server, stream: str) -> None:
+    fill(server, stream, 30)
+    query = share()
+    end = query.latest()
+    trim(server, stream, 10)
+    with pytest.raises(DataLost, match="20 rows are lost"):
+        query.read(end)
+
+
+def test_messages_trimmed_under_a_batch_are_counted_once_where_that_is_wanted(
+    share: Callable[..., Shared], server: Server, stream: str
+) -> None:
+    """Its tasks run again, and after a restart with other splits."""
+    added = fill(server, stream, 250)
+    query = share(failOnDataLoss="false")
+    end = query.latest()
+    trim(server, stream, 10)
+    for splits in (1, 3, 3):
+        query.restart(minPartitions=splits)
+        assert query.read(end) == sorted(added[-10:])
+    query.offset = end
+    query.offset = query.latest()
+    assert query.offset == {**end, "lost": {stream: 240}}  # written down without a message more
+    assert query.read(query.offset) == []
+    assert query.latest() == query.offset
+    late = fill(server, stream, 3)
+    end = query.wait()
+    assert query.read(end) == late
+    assert end["lost"] == {stream: 240}
+    assert held(server, stream) == 3
+    assert not list(server.sync().scan_iter(f"*{stream}*:hr:lost:*"))
 
 
 def test_workers_and_spark_share_the_messages(share: Callable[..., Shared], server: Server, stream: str) -> None:
@@ -357,7 +394,6 @@ def test_a_query_in_group_mode_runs_on_spark(query: Any, server: Server, stream:
 
 
 @pytest.mark.servers("redis8")
-@pytest.mark.long
 def test_a_batch_that_failed_is_read_again_with_the_same_rows(query: Any, server: Server, stream: str) -> None:
     added = fill(server, stream, 40)
     one = query(server, streams=stream, mode="group", groupId=GROUP, startingOffsets="earliest")

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.spark.querying import fill, ids, once_each, trim
+from tests.spark.querying import fill, ids, once_each
 from tests.support.servers import Server
 from tests.support.wait import wait_until_sync
 
@@ -53,18 +53,6 @@ def test_a_query_at_rest_runs_no_batches(query: Begin, server: Server, prefix: s
     one.wait_for(9)
     one.handle.processAllAvailable()
     assert len(one.batches) <= 3
-
-
-def test_a_stream_trimmed_under_a_query_ends_it(query: Begin, server: Server, stream: str) -> None:
-    fill(server, stream, 5)
-    one = query(server, streams=stream, startingOffsets="earliest").run()
-    fill(server, stream, 10)
-    trim(server, stream, 3)
-    with pytest.raises(Exception, match="7 rows are lost"):
-        one.run()
-    one.run(failOnDataLoss="false")
-    assert len(one.rows) == 8
-    assert one.offset["streams"][stream]["lost"] == 7
 
 
 def test_the_mirror_group_shows_the_lag(query: Begin, server: Server, stream: str) -> None:

@@ -18,7 +18,7 @@ from tests.support.moves import another, move_classic
 from tests.support.servers import ServerMissing
 from tests.support.topologies import Cluster, Sentinels, start_cluster, start_sentinels
 
-pytestmark = [pytest.mark.timeout(120), pytest.mark.long]
+pytestmark = pytest.mark.timeout(120)
 
 
 @pytest.fixture(scope="module")

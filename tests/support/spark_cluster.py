@@ -23,6 +23,7 @@ from typing import Any
 from tests.support.wait import wait_until_sync
 
 ROOT = Path(__file__).resolve().parents[2]
+SPARK_CONF = Path(__file__).parent / "spark_conf"
 WORKERS = {"a": "127.0.0.1", "b": "127.0.0.2"}
 CORES = 2  # of each worker: room for two applications
 PR_SET_PDEATHSIG = 1
@@ -38,10 +39,11 @@ def spark_home() -> Path:
 
 
 def spark_env(**more: str) -> dict[str, str]:
-    """What every Spark process of a test needs: this Python, this Spark, and the loopback."""
+    """What every Spark process of a test needs: this Python, this Spark, its defaults, and the loopback."""
     env = {word: value for word, value in os.environ.items() if not word.startswith(("SPARK_", "PYSPARK_"))}
     python = {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable, "PYTHONUNBUFFERED": "1"}
-    return {**env, **python, "SPARK_HOME": str(spark_home()), "SPARK_LOCAL_IP": "127.0.0.1", **more}
+    spark = {"SPARK_HOME": str(spark_home()), "SPARK_CONF_DIR": str(SPARK_CONF), "SPARK_LOCAL_IP": "127.0.0.1"}
+    return {**env, **python, **spark, **more}
 
 
 def _die_with_parent() -> None:
@@ -160,10 +162,10 @@ class Driver:
     """A driver in a process of its own: it runs one query at a time and can be killed."""
 
     def __init__(self, master: str, folder: Path, number: int, **conf: str) -> None:
-        conf |= {f"spark.{part}.extraJavaOptions": QUICK_JVM for part in ("driver", "executor")}
         words = [sys.executable, "-m", "tests.support.spark_driver", master, json.dumps(conf)]
         local = {"SPARK_LOCAL_DIRS": str(folder / "local")}
         self._child = Child(words, folder / f"driver-{number}.log", spark_env(**local), talks=True)
+        self.busy = False  # with a query whose end nobody has heard of
 
     @property
     def alive(self) -> bool:
@@ -174,6 +176,7 @@ class Driver:
         assert self._child.popen.stdin is not None
         self._child.popen.stdin.write(json.dumps(job).encode() + b"\n")
         self._child.popen.stdin.flush()
+        self.busy = True
 
     def end(self) -> None:
         """Wait until the query has read all there was. Raises what ended it."""
@@ -186,6 +189,7 @@ class Driver:
         for line in self._child.popen.stdout:
             if line.startswith(b"@"):
                 error: str | None = json.loads(line[1:])["error"]
+                self.busy = False
                 return error
         raise AssertionError(f"the driver is gone:\n{self._child.log[-3000:]}")
 

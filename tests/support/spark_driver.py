@@ -6,11 +6,13 @@ reads one job a line, as JSON, runs it to its end and answers one line that begi
 retries: `local[2,3]`. The test steers it by keys in Redis below the job's `gate`, on the server `gate_url` if that is
 another one:
 
-    <gate>:tasks          a list: every attempt of a task behind the shuffle tells who it is
+    <gate>:maps           a list: every attempt of a task before the shuffle tells who it is
+    <gate>:tasks          the same behind the shuffle
     <gate>:hold:<word>    while it exists, attempts wait before the end of their rows. The word is `a` or `b` (attempts
-                          on that worker; `local` without workers), `copies` (second attempts), or where the driver
-                          waits: `commit` (all rows staged), `publish` (half-way through it), `done` (all published,
-                          and Spark's commit log not written)
+                          on that worker; `local` without workers), `first` (the first attempt of the first
+                          partition), `copies` (second attempts), or where the driver waits: `commit` (all rows
+                          staged), `publish` (half-way through it), `done` (all published, and Spark's commit log not
+                          written)
     <gate>:fail           so many times an attempt of the first partition fails
     <gate>:driver         a list: where the driver waits
 """
@@ -36,19 +38,12 @@ from headrace.spark import staging
 from headrace.spark.sink import StreamWriter, make_stream_writer
 
 SETTINGS = {
-    "spark.ui.enabled": "false",
-    "spark.ui.showConsoleProgress": "false",
-    "spark.driver.host": "127.0.0.1",
-    "spark.driver.memory": "512m",
-    "spark.executor.memory": "512m",
     "spark.executor.cores": "1",
     "spark.cores.max": "2",  # one executor on each worker
     "spark.scheduler.minRegisteredResourcesRatio": "1.0",
     "spark.locality.wait": "0",
     "spark.excludeOnFailure.enabled": "false",
-    "spark.python.unix.domain.socket.enabled": "true",
-    "spark.sql.codegen.wholeStage": "false",
-    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.python.task.killTimeout": "200ms",
     "spark.sql.adaptive.coalescePartitions.minPartitionSize": "1b",  # small data, several tasks all the same
 }
 
@@ -72,6 +67,16 @@ class Gate:
             raise ValueError("this attempt was told to fail")
 
 
+def told(url: str, name: str) -> Callable[[Iterator[pa.Array]], Iterator[pa.Array]]:
+    """Hands a column on as it is, before the shuffle: whoever runs this keeps what it shuffles."""
+
+    def attempt(batches: Iterator[pa.Array]) -> Iterator[pa.Array]:
+        Gate(url, name).tell("maps", {"worker": os.environ.get("HEADRACE_TEST_WORKER", "local")})
+        yield from batches
+
+    return attempt
+
+
 def gated(url: str, name: str) -> Callable[[Iterator[pa.Array]], Iterator[pa.Array]]:
     """Hands a column on as it is, and waits before its end: most of the rows are staged by then."""
 
@@ -86,6 +91,8 @@ def gated(url: str, name: str) -> Callable[[Iterator[pa.Array]], Iterator[pa.Arr
         gate.wait(worker)
         if number > 0:
             gate.wait("copies")
+        elif part == 0:
+            gate.wait("first")
 
     return attempt
 
@@ -141,7 +148,9 @@ def run(spark: SparkSession, job: dict[str, Any]) -> None:
     reading = spark.readStream.format("redis-streams").schema("n string, payload string").option("url", job["url"])
     reading = reading.option("streams", job["source"]).option("startingOffsets", "earliest")
     reading = reading.option("minPartitions", job["splits"]).option("maxOffsetsPerTrigger", job["rows_a_batch"])
-    frame = reading.options(**job.get("options", {})).load().repartition(job["partitions"], "n")
+    frame = reading.options(**job.get("options", {})).load()
+    maps = F.arrow_udf(told(gate_url, job["gate"]), "string")  # type: ignore[attr-defined]  # its stubs lack it
+    frame = frame.withColumn("n", maps("n")).repartition(job["partitions"], "n")
     gate = F.arrow_udf(gated(gate_url, job["gate"]), "string")  # type: ignore[attr-defined]  # its stubs lack it
     frame = frame.withColumn("payload", gate("payload"))  # the large one: a small one would wait in a buffer
     writing = frame.writeStream.format("gated-sink").option("url", job["url"]).option("gate", job["gate"])

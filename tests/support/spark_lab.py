@@ -33,6 +33,15 @@ class Lab:
         """One that is alive, the same as long as it is."""
         return self.live_drivers(1)[0]
 
+    def kill_driver_at(self, word: str, **changed: Any) -> None:
+        """Run a driver up to a point and kill it there. Meanwhile its successor starts."""
+        driver, _ = self.live_drivers(2)
+        self.hold(word)
+        driver.begin(**self.job | changed)
+        wait_until_sync(lambda: [one for one in self.told("driver") if one["at"] == word], 120, what=f"one at {word}")
+        driver.stop()
+        self.release(word)
+
     def live_drivers(self, count: int) -> list[Driver]:
         """So many that are alive, started where they are missing."""
         alive = [driver for driver in self._drivers if driver.alive]
@@ -42,7 +51,14 @@ class Lab:
         return alive[:count]
 
     def prepare(self, server: Server, prefix: str, checkpoint: Path, gate: Server | None = None) -> None:
-        """New streams and a new checkpoint. The gate may stand on another server, which outlives this one."""
+        """New streams and a new checkpoint. The gate may stand on another server, which outlives this one.
+
+        A driver that a test left with its query would answer for that one, whose streams are gone, when it is asked
+        about the next.
+        """
+        for driver in self._drivers:
+            if driver.busy:
+                driver.stop()
         self.server, self._gates = server, gate or server
         self._gate, self._target = f"{prefix}-gate", f"{prefix}-out"
         self.job = {
@@ -86,6 +102,11 @@ class Lab:
                 again.append(one)
             seen.add(task)
         return again
+
+    def idle_worker(self) -> str:
+        """The worker that keeps nothing of what was shuffled: others need not ask it for anything."""
+        (busy,) = {one["worker"] for one in self.told("maps")}
+        return "b" if busy == "a" else "a"
 
     def wait_for_staged(self) -> None:
         """Until tasks on both workers hold rows in the server that no decision was made about."""

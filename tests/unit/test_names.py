@@ -17,6 +17,7 @@ from headrace.names import (
     check_stream,
     keys_of,
     owner_name,
+    published_key,
     same_slot,
     tag_of,
     waiting_group,
@@ -113,6 +114,8 @@ def test_derived_names_read_as_the_design_says() -> None:
     assert plain.owners("billing") == "{orders}:hr:owners:billing"
     assert plain.floor("billing") == "{orders}:hr:floor:billing"
     assert plain.dead_letters == "{orders}:dlq"
+    assert plain.sink("q1") == "{orders}:hr:sink:q1"
+    assert published_key(plain.stage("q1", 7, "a1")) == "{orders}:hr:stage:2:q1:7:a1:n"
     assert tagged.due("billing") == "shop:{eu}:orders:hr:due:billing"
     assert tagged.dead_letters == "shop:{eu}:orders:dlq"
     assert waiting_group("billing") == "billing~wait"
@@ -135,6 +138,8 @@ def _all(keys: Keys, group: str, key: str) -> dict[tuple[object, ...], str]:
         (stream, "floor", group): keys.floor(group),
         (stream, "once", group, key): keys.once(group, key),
         (stream, "added", key): keys.added(key),
+        (stream, "sink", key): keys.sink(key),
+        (stream, "stage", key): keys.stage(key, 7, "a1b2"),
     }
 
 

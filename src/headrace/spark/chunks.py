@@ -168,5 +168,10 @@ class RangeReader:
         if loss and self._fail_on_loss:
             raise lost_error(part.key, self._at.id, loss)
         if loss:
-            log.warning("spark.lost stream=%s after=%s kind=%s lost=%s", part.key, self._at.id, loss.kind, loss.lost)
+            self._note(loss)
         return Listed(entries), len(entries) >= count
+
+    def _note(self, loss: Loss) -> None:
+        """Something is lost, and that is to be lived with."""
+        at = self._at.id
+        log.warning("spark.lost stream=%s after=%s kind=%s lost=%s", self._part.key, at, loss.kind, loss.lost)

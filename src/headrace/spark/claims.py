@@ -16,8 +16,10 @@ from headrace.redis.calls import Wire
 from headrace.redis.replies import PendingRow
 from headrace.spark.arrivals import arrivals
 from headrace.spark.keyspace import find_streams
+from headrace.spark.loss import Loss
 from headrace.spark.source_options import SourceSettings
 from headrace.spark.taking import Taking
+from headrace.spark.tally import collect
 
 ACK_PAGE: Final = 500
 DUE_MS: Final = 200  # how often what waits is looked at, as every worker does
@@ -100,6 +102,10 @@ class Claims:
                         "spark.taken stream=%s group=%s owner=%s count=%d", keys.stream, self._group, owner, taken
                     )
             self._link.call(scripts.remove_owner(keys, self._group, owner))
+
+    def lost(self, owner: str) -> dict[str, list[Loss]]:
+        """What the tasks of a committed batch have lost, by stream."""
+        return collect(self._link, owner, [keys.stream for keys in self._now()])
 
     # ── the next batch ──
 

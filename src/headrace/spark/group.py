@@ -8,10 +8,9 @@ runs a thread renews its leases; when the driver dies nobody does, and after a l
 
 from __future__ import annotations
 
-import logging
 import secrets
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 import pyarrow as pa
@@ -21,35 +20,20 @@ from pyspark.sql.types import StructType
 
 from headrace.errors import ConfigError
 from headrace.options import shown
-from headrace.redis.calls import text
-from headrace.redis.letters import open_copy
 from headrace.spark.chunks import Patience
 from headrace.spark.claims import Claims
-from headrace.spark.loss import Loss, lost_error
+from headrace.spark.held import Held, HeldReader
 from headrace.spark.plan import task_count
 from headrace.spark.renewal import Renewal
-from headrace.spark.rows import Columns
 from headrace.spark.schema import layout_of
 from headrace.spark.source import check_server
 from headrace.spark.source_options import SourceSettings
 from headrace.spark.taking import owner_of
-from headrace.spark.wire import Wire
 from headrace.spark.workers import leave_quietly
 
 BATCH_AT_MOST: Final = 10_000  # deliveries: their leases are renewed one by one
-AT_ONCE: Final = 100  # ids in one request
 VERSION: Final = 1
 T = TypeVar("T")
-log = logging.getLogger("headrace.spark")
-
-
-class Held(InputPartition):
-    """Deliveries that a task reads: ids of one stream."""
-
-    def __init__(self, key: str, ids: Sequence[str]) -> None:
-        super().__init__(None)
-        self.key = key
-        self.ids = tuple(ids)
 
 
 class GroupReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -58,9 +42,11 @@ class GroupReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, settings: SourceSettings, schema: StructType) -> None:
         layout_of(schema)
         self._settings = settings
-        self._schema = schema
+        self._deliveries = HeldReader(settings, schema)
         self._claims: Claims | None = None
         self._renewal: Renewal | None = None
+        self._counted = ""  # the owner whose losses were asked for last
+        self._unread: Counter[str] = Counter()  # losses that are in no offset yet, by stream
 
     # ── in the driver ──
 
@@ -76,8 +62,18 @@ class GroupReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if start.get("pin"):
             return _offset(token, seq)
         most = min(limit.max_rows, BATCH_AT_MOST) if isinstance(limit, ReadMaxRows) else BATCH_AT_MOST
+        if not self._settings.fail_on_loss:
+            self._ask(lambda claims: self._collect_losses(claims, owner_of(token, seq)))
         found = self._ask(lambda claims: self._next(claims, token, seq, most))
-        return _offset(token, seq + 1) if found else _offset(token, seq)
+        lost, self._unread = self._unread + Counter(start.get("lost", {})), Counter()
+        return _offset(token, seq + 1 if found else seq, lost=lost)
+
+    def _collect_losses(self, claims: Claims, owner: str) -> None:
+        """A batch is committed: what its tasks have lost is written down with the next offset."""
+        if self._counted != owner:
+            for stream, losses in claims.lost(owner).items():
+                self._unread[stream] += sum(loss.lost or 0 for loss in losses)
+            self._counted = owner
 
     def _next(self, claims: Claims, token: str, seq: int, most: int) -> bool:
         claims.end(owner_of(token, seq))
@@ -91,7 +87,8 @@ class GroupReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         token, seq = _read(end)
         if seq == _read(start)[1]:
             return []
-        return self._shares(self._ask(lambda claims: self._held(claims, owner_of(token, seq))))
+        owner = owner_of(token, seq)
+        return self._shares(self._ask(lambda claims: self._held(claims, owner)), owner)
 
     def _held(self, claims: Claims, owner: str) -> dict[str, list[str]]:
         held = claims.held(owner)
@@ -107,11 +104,11 @@ class GroupReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._claims.close()
             self._claims = None
 
-    def _shares(self, held: dict[str, list[str]]) -> list[InputPartition]:
+    def _shares(self, held: dict[str, list[str]], owner: str) -> list[InputPartition]:
         total = sum(map(len, held.values()))
         tasks = task_count(total, len(held), self._settings.min_partitions, self._settings.max_partition_rows)
         size = max(1, -(-total // tasks))
-        return [Held(key, ids[at : at + size]) for key, ids in held.items() for at in range(0, len(ids), size)]
+        return [Held(key, ids[at : at + size], owner) for key, ids in held.items() for at in range(0, len(ids), size)]
 
     def _ask(self, question: Callable[[Claims], T]) -> T:
         if self._claims is None:
@@ -132,41 +129,15 @@ class GroupReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, Held)
-        columns = Columns(layout_of(self._schema))
-        wire = Wire(self._settings.address, "headrace-spark-task")
-        patience = Patience(self._settings.retry_ms)
-        try:
-            for at in range(0, len(partition.ids), AT_ONCE):
-                some = partition.ids[at : at + AT_ONCE]
-                commands = [("XRANGE", partition.key, id_, id_) for id_ in some]
-                answers = patience.keep_trying(partial(wire.ask, commands))
-                entries = [answer[0] for answer in answers if answer]
-                if len(entries) < len(some):
-                    self._judge(partition.key, some, entries)
-                if entries:
-                    yield columns.batch([(partition.key, [self._original(entry) for entry in entries])])
-        finally:
-            wire.close()
-
-    def _judge(self, key: str, asked: Sequence[str], entries: Sequence[Any]) -> None:
-        """Messages that were delivered are gone from the stream: fail, or say so and go on."""
-        there = {text(entry[0]) for entry in entries}
-        gone = [id_ for id_ in asked if id_ not in there]
-        if self._settings.fail_on_loss:
-            raise lost_error(key, gone[0], Loss("trimmed", len(gone)))
-        log.warning("spark.lost stream=%s after=%s kind=trimmed lost=%d", key, gone[0], len(gone))
-
-    def _original(self, entry: Any) -> Any:
-        """An entry as it was added: replay appends a copy where the original had been trimmed."""
-        copy = open_copy(entry[1], self._settings.prefix)
-        return entry if copy is None else [entry[0], copy.fields]
+        return self._deliveries.read(partition)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_claims": None, "_renewal": None}
 
 
-def _offset(token: str, seq: int, *, pin: bool = False) -> dict[str, Any]:
-    told: dict[str, Any] = {"mode": "group"}
+def _offset(token: str, seq: int, *, pin: bool = False, lost: Mapping[str, int] | None = None) -> dict[str, Any]:
+    told: dict[str, Any] = {"lost": dict(sorted(lost.items()))} if lost else {}
+    told["mode"] = "group"
     if pin:
         told["pin"] = True
     return {**told, "seq": seq, "token": token, "v": VERSION}

@@ -26,7 +26,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from headrace.errors import ConfigError, HeadraceError, NameRefused, Unavailable, WrongType
-from headrace.names import check_stream
+from headrace.names import check_stream, keys_of
 from headrace.options import shown
 from headrace.spark import staging
 from headrace.spark.keyspace import partition_count
@@ -140,7 +140,7 @@ class Outlet:
     def _new_list(self, target: str, dead: bool) -> StagedList:
         if len(self.lists) >= TARGETS_LIMIT:
             raise ConfigError(f"one task writes to more than {TARGETS_LIMIT:,} streams: repartition by `stream` first")
-        return StagedList(target, staging.list_name(target, self._query, self._batch, self._token), 0, 0, dead)
+        return StagedList(target, keys_of(target).stage(self._query, self._batch, self._token), 0, 0, dead)
 
 
 class Task:

@@ -21,7 +21,7 @@ from importlib import resources
 from typing import Any, Final, Self, TypeVar
 
 from headrace.errors import CommandRefused, DurabilityUnmet, HeadraceError, Verdict, WrongType, classify
-from headrace.names import OWN_MARK, keys_of
+from headrace.names import keys_of, published_key, sink_key
 from headrace.policy import reconnect_delay_ms
 from headrace.redis.calls import Call, Script, as_is, nothing, text
 from headrace.redis.link import SyncLink
@@ -32,7 +32,7 @@ T = TypeVar("T")
 SEALED_S: Final = 30 * 86_400  # how long a sealed list outlives a driver that died before its decision
 COUNTER_S: Final = 86_400
 PUBLISH_AT_ONCE: Final = 32  # blobs published in one write to the server
-REPLICA_MS: Final = 10_000
+REPLICA_MS: Final = 10_000  # how long a replica is waited for, if retryTimeout is not less
 
 
 @functools.cache
@@ -58,7 +58,7 @@ class StagedList:
     @property
     def counter(self) -> str:
         """How many of its blobs were published; in the same slot."""
-        return self.name + ":n"
+        return published_key(self.name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,14 +82,9 @@ class StagingLost(HeadraceError):
     """Rows that waited for their batch are gone: the server lost its data, or somebody deleted keys."""
 
 
-def list_name(target: str, query: str, batch: int, token: str) -> str:
-    """A name for a task's private list, in the target's slot."""
-    return f"{keys_of(target).prefix}{OWN_MARK}stage:{len(query.encode())}:{query}:{batch}:{token}"
-
-
 def decision_name(stream: str, query: str) -> str:
     """The hash that remembers what a query has written: beside its stream, or by itself where rows choose."""
-    return f"{keys_of(stream).prefix}{OWN_MARK}sink:{query}" if stream else f"{query}{OWN_MARK}sink"
+    return keys_of(stream).sink(query) if stream else sink_key(query)
 
 
 def manifest_of(lists: Iterable[StagedList]) -> str:
@@ -201,7 +196,7 @@ class PatientLink:
 
     def confirm_replica(self) -> None:
         """Wait until a replica has everything this link wrote, at each server that it wrote to."""
-        wait: Call[int] = Call(("WAIT", 1, REPLICA_MS), int)
+        wait: Call[int] = Call(("WAIT", 1, min(REPLICA_MS, self._retry_ms)), int)
         if not all(self.pipe([wait.aimed(node) for node in self._link.nodes])):
             raise DurabilityUnmet(
                 "no replica confirmed the batch in time, so it is not finished: attach one, "

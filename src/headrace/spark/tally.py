@@ -3,26 +3,26 @@
 A task has no way to answer its driver beside its rows. So it writes what a range lost into a hash beside the stream:
 
     {orders}:hr:lost:<batch>     <first id>/<last id> -> <rows> <times that the number was unknown>
+                                 <id> -> 1 0, in group mode
 
-The field is the range and the value its total, so a task that runs again replaces what it said, and a copy of it says
-the same. The driver adds the hash of a batch to the offset when Spark has committed that batch, and deletes it; one
-that nobody asks for leaves after a day. Nothing here can fail a read: a count that cannot be written is in the log.
+The field is the range or the message and the value its total, so a task that runs again replaces what it said, and a
+copy of it says the same. The driver adds the hash of a batch to the offset when Spark has committed that batch, and
+deletes it; one that nobody asks for leaves after a day. Nothing here can fail a read: a count that cannot be written is
+in the log.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from headrace.errors import HeadraceError
 from headrace.names import keys_of
 from headrace.redis.calls import Call, as_is
 from headrace.redis.link import SyncLink
-from headrace.spark.chunks import Chunk, Listed, RangeReader
-from headrace.spark.loss import Loss, judge, lost_error
-from headrace.spark.plan import Range
-from headrace.spark.state import look_calls, read_look
+from headrace.spark.chunks import Chunk, RangeReader
+from headrace.spark.loss import Loss
 
 KEPT_S: Final = 86_400
 
@@ -49,36 +49,32 @@ class TalliedReader(RangeReader):
         """A loss is judged from where the task stood to the end of the stream; the range lost what it lacks of it."""
         sure = all(loss.lost is not None for loss in self._losses)
         lost = min(sum(loss.lost or 0 for loss in self._losses), max(0, self._part.rows - given)) if sure else 0
-        _write(self._wire.link, self._batch, self._part, lost, 0 if sure else 1)
+        field, total = f"{self._part.start.id}/{self._part.upto}", f"{lost} {0 if sure else 1}"
+        _write(self._wire.link, self._batch, self._part.key, {field: total})
 
-    def _mend(self) -> tuple[Chunk, bool]:
-        part, count = self._part, self._pace.count
-
-        def look() -> Any:
-            return read_look(part.key, self._wire.link.pipe(look_calls(part.key, self._at.id, part.upto, count)))
-
-        seen, entries = self._patience.keep_trying(look)
-        loss = judge(self._at, seen)
-        if not loss and self._witness != self._at.id:
-            loss = Loss("trimmed", None)  # the first entry of the range was there when it was planned
-        if loss and self._fail_on_loss:
-            raise lost_error(part.key, self._at.id, loss)
-        if loss:
-            log.warning("spark.lost stream=%s after=%s kind=%s lost=%s", part.key, self._at.id, loss.kind, loss.lost)
-            self._losses.append(loss)
-        return Listed(entries), len(entries) >= count
+    def _note(self, loss: Loss) -> None:
+        super()._note(loss)
+        self._losses.append(loss)
 
 
-def _write(link: SyncLink, batch: str, part: Range, lost: int, unknown: int) -> None:
+def tally_ids(link: SyncLink, batch: str, stream: str, ids: Sequence[str]) -> None:
+    """Count messages that a task was to read by their ids. However the batch is split the next time, each counts once.
+
+    The ids of one batch are all there is to count: nothing of it is unknown.
+    """
+    _write(link, batch, stream, dict.fromkeys(ids, "1 0"))
+
+
+def _write(link: SyncLink, batch: str, stream: str, totals: Mapping[str, str]) -> None:
     try:
-        key = keys_of(part.key).lost(batch)
-        field, total = f"{part.start.id}/{part.upto}", f"{lost} {unknown}"
-        answers = link.pipe([Call(("HSET", key, field, total), as_is), Call(("EXPIRE", key, KEPT_S), as_is)])
+        key = keys_of(stream).lost(batch)
+        words = [word for pair in totals.items() for word in pair]
+        answers = link.pipe([Call(("HSET", key, *words), as_is), Call(("EXPIRE", key, KEPT_S), as_is)])
         for answer in answers:
             if isinstance(answer, HeadraceError):
                 raise answer
     except HeadraceError as error:
-        log.warning("spark.lost.uncounted stream=%s lost=%d unknown=%d error=%s", part.key, lost, unknown, error)
+        log.warning("spark.lost.uncounted stream=%s lost=%s error=%s", stream, list(totals.values()), error)
 
 
 def collect(link: SyncLink, batch: str, streams: Iterable[str]) -> dict[str, list[Loss]]:

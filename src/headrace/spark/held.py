@@ -1,0 +1,75 @@
+"""What a task of group mode reads: messages that its batch's owner holds, by their ids."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import Any, Final
+
+import pyarrow as pa
+from pyspark.sql.datasource import InputPartition
+from pyspark.sql.types import StructType
+
+from headrace.redis.calls import text
+from headrace.redis.letters import open_copy
+from headrace.spark.chunks import Patience
+from headrace.spark.loss import Loss, lost_error
+from headrace.spark.rows import Columns
+from headrace.spark.schema import layout_of
+from headrace.spark.source_options import SourceSettings
+from headrace.spark.tally import tally_ids
+from headrace.spark.wire import Wire
+
+AT_ONCE: Final = 100  # ids in one request
+
+log = logging.getLogger("headrace.spark")
+
+
+class Held(InputPartition):
+    """Deliveries that a task reads: ids of one stream, held by one owner."""
+
+    def __init__(self, key: str, ids: Sequence[str], owner: str) -> None:
+        super().__init__(None)
+        self.key = key
+        self.ids = tuple(ids)
+        self.owner = owner
+
+
+class HeldReader:
+    """Reads a task's deliveries as Arrow batches. What is gone from the stream fails it, or is counted."""
+
+    def __init__(self, settings: SourceSettings, schema: StructType) -> None:
+        self._settings = settings
+        self._schema = schema
+
+    def read(self, held: Held) -> Iterator[pa.RecordBatch]:
+        columns = Columns(layout_of(self._schema))
+        wire = Wire(self._settings.address, "headrace-spark-task")
+        patience = Patience(self._settings.retry_ms)
+        try:
+            for at in range(0, len(held.ids), AT_ONCE):
+                some = held.ids[at : at + AT_ONCE]
+                commands = [("XRANGE", held.key, id_, id_) for id_ in some]
+                answers = patience.keep_trying(partial(wire.ask, commands))
+                entries = [answer[0] for answer in answers if answer]
+                if len(entries) < len(some):
+                    self._judge(wire, held, some, entries)
+                if entries:
+                    yield columns.batch([(held.key, [self._original(entry) for entry in entries])])
+        finally:
+            wire.close()
+
+    def _judge(self, wire: Wire, held: Held, asked: Sequence[str], entries: Sequence[Any]) -> None:
+        """Messages that were delivered are gone from the stream: fail, or count them and go on."""
+        there = {text(entry[0]) for entry in entries}
+        gone = [id_ for id_ in asked if id_ not in there]
+        if self._settings.fail_on_loss:
+            raise lost_error(held.key, gone[0], Loss("trimmed", len(gone)))
+        log.warning("spark.lost stream=%s after=%s kind=trimmed lost=%d", held.key, gone[0], len(gone))
+        tally_ids(wire.link, held.owner, held.key, gone)
+
+    def _original(self, entry: Any) -> Any:
+        """An entry as it was added: replay appends a copy where the original had been trimmed."""
+        copy = open_copy(entry[1], self._settings.prefix)
+        return entry if copy is None else [entry[0], copy.fields]

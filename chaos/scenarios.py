@@ -442,7 +442,7 @@ ROWS: Final = (
         Staff(workers=4, lease_s=1.0, proxied=True),
         server=ServerPlan(aof=True, fsync="always"),
         promise=Promise(burns=ANY, max_attempts=10),
-        seconds=30.0,
+        seconds=20.0,
         quiet_share=0.25,
         topologies=("single",),
     ),

@@ -63,7 +63,7 @@ class Scenario:
     servers: tuple[str, ...] = EVERY
     topologies: tuple[Kind, ...] = KINDS  # where it can be played
     played: tuple[Kind, ...] = ("single",)  # where it is played when nobody says
-    seconds: float = 8.0
+    seconds: float = 7.0
     play: str = ""  # a script of its own in chaos.plays, instead of traffic and plans
     rescues: bool = False  # L1 is judged: within a lease and a scan after a death
     quiet_share: float = 0.0  # of the time, in blocks, in which nothing goes wrong

@@ -39,25 +39,18 @@ def lab(running: Lab, server: Server, prefix: str, tmp_path: Path) -> Lab:
     return running
 
 
-def test_a_driver_killed_inside_publish_or_before_the_commit_log_is_followed_by_one_with_other_splits(
-    lab: Lab,
-) -> None:
-    lab.kill_driver_at("publish")
-    assert 0 < lab.written() < ROWS // 2
-    lab.kill_driver_at("done", **OTHERS)
-    assert lab.written() == ROWS // 2
-    assert not list((Path(lab.job["checkpoint"]) / "commits").glob("[0-9]*"))
-    lab.driver.run(**lab.job | {"splits": 1, "partitions": 2, "arrow_rows": 1_000})
+def test_two_drivers_at_once_on_one_checkpoint_add_every_row_once(lab: Lab) -> None:
+    """Spark lets one of them fail when it finds the other's traces; whoever is left goes on."""
+    drivers = lab.live_drivers(2)
+    lab.hold("commit")
+    drivers[0].begin(**lab.job)
+    drivers[1].begin(**lab.job | OTHERS)
+    wait_until_sync(lambda: len(lab.told("driver")) == 2, 120, what="both before the decision")
+    lab.release("commit")
+    errors = [driver.ended() for driver in drivers]
+    assert None in errors or all("oncurren" in str(error) for error in errors), errors
+    lab.driver.run(**lab.job)
     lab.check()
-
-
-def test_a_driver_of_a_group_killed_mid_batch_is_followed_by_one_that_takes_the_same_messages(lab: Lab) -> None:
-    """Within a lease the rows are still its own: at least once becomes once, because the sink knows the batch."""
-    lab.kill_driver_at("commit", options=GROUP)
-    assert lab.written() == 0
-    lab.driver.run(**lab.job | {"options": GROUP} | OTHERS)
-    lab.check()
-    assert lab.server.sync().xpending(lab.job["source"], "billing")["pending"] == 0
 
 
 @pytest.mark.parametrize("options", [{}, GROUP], ids=["offsets", "group"])
@@ -83,15 +76,22 @@ def test_a_server_that_restarts_during_a_query_costs_time_and_nothing_else(
     running.check()
 
 
-def test_two_drivers_at_once_on_one_checkpoint_add_every_row_once(lab: Lab) -> None:
-    """Spark lets one of them fail when it finds the other's traces; whoever is left goes on."""
-    drivers = lab.live_drivers(2)
-    lab.hold("commit")
-    drivers[0].begin(**lab.job)
-    drivers[1].begin(**lab.job | OTHERS)
-    wait_until_sync(lambda: len(lab.told("driver")) == 2, 120, what="both before the decision")
-    lab.release("commit")
-    errors = [driver.ended() for driver in drivers]
-    assert None in errors or all("oncurren" in str(error) for error in errors), errors
-    lab.driver.run(**lab.job)
+def test_a_driver_killed_inside_publish_or_before_the_commit_log_is_followed_by_one_with_other_splits(
+    lab: Lab,
+) -> None:
+    lab.kill_driver_at("publish")
+    assert 0 < lab.written() < ROWS // 2
+    lab.kill_driver_at("done", **OTHERS)
+    assert lab.written() == ROWS // 2
+    assert not list((Path(lab.job["checkpoint"]) / "commits").glob("[0-9]*"))
+    lab.driver.run(**lab.job | {"splits": 1, "partitions": 2, "arrow_rows": 1_000})
     lab.check()
+
+
+def test_a_driver_of_a_group_killed_mid_batch_is_followed_by_one_that_takes_the_same_messages(lab: Lab) -> None:
+    """Within a lease the rows are still its own: at least once becomes once, because the sink knows the batch."""
+    lab.kill_driver_at("commit", options=GROUP)
+    assert lab.written() == 0
+    lab.driver.run(**lab.job | {"options": GROUP} | OTHERS)
+    lab.check()
+    assert lab.server.sync().xpending(lab.job["source"], "billing")["pending"] == 0

@@ -221,7 +221,7 @@ class Process:
     def __init__(self, shop: Shop, file: Path, log: Path) -> None:
         file.write_text(_as_toml(shop))
         words = ["-m", "headrace.cli", "pipeline", "run", str(file), "--continuous", "--master", "local[2]", "--json"]
-        own = {word: value for word, value in os.environ.items() if not word.startswith("PYSPARK_")}
+        own = {word: value for word, value in os.environ.items() if not word.startswith(("PYSPARK_", "SPARK_"))}
         env = {**own, "HEADRACE_URL": shop.pipeline.source["url"], "PATH": _without_venv(own["PATH"])}
         env |= {"SPARK_CONF_DIR": str(SPARK_CONF), "PYTHONPATH": _before(own.get("PYTHONPATH", ""), BARE)}
         self.log = log

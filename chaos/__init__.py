@@ -2,7 +2,8 @@
 
     python -m chaos rows                     what there is
     python -m chaos 3 --seed 7               one row, by number or name
-    python -m chaos all                      every row once; results and the table (make chaos)
+    python -m chaos 3 --topology cluster     the same in a cluster, or behind sentinels
+    python -m chaos all                      every row once where it says; results and table (make chaos)
     python -m chaos soak --hours 2           row 31 for long (make chaos SOAK=2h)
     python -m chaos long --minutes 30        is memory flat, are sockets, tasks, owners and keys?
     python -m chaos crash-points             killed at every named point, at every occurrence

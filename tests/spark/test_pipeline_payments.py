@@ -223,7 +223,8 @@ class Process:
         words = ["-m", "headrace.cli", "pipeline", "run", str(file), "--continuous", "--master", "local[2]", "--json"]
         own = {word: value for word, value in os.environ.items() if not word.startswith(("PYSPARK_", "SPARK_"))}
         env = {**own, "HEADRACE_URL": shop.pipeline.source["url"], "PATH": _without_venv(own["PATH"])}
-        env |= {"SPARK_CONF_DIR": str(SPARK_CONF), "PYTHONPATH": _before(own.get("PYTHONPATH", ""), BARE)}
+        env |= {"SPARK_CONF_DIR": str(SPARK_CONF), "SPARK_LOCAL_IP": "127.0.0.1"}
+        env |= {"PYTHONPATH": _before(own.get("PYTHONPATH", ""), BARE)}
         self.log = log
         with log.open("wb") as sink:
             command = [sys.executable, *words, "--folder", shop.pipeline.folder]

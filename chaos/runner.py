@@ -122,13 +122,16 @@ async def _played(
         verdict = await play(told)
         if verdict is None:
             verdict = judge(told.facts(await told.finish()))
-        if verdict.breaches and (keep := os.environ.get("CHAOS_KEEP")):
-            _keep(told.folder, Path(keep))
+        if verdict.breaches:
+            keep(told.folder)
         return verdict, version
 
 
-def _keep(folder: Path, target: Path) -> None:
-    """Copy histories and logs of a run that broke something, for a closer look."""
+def keep(folder: Path) -> None:
+    """Copy histories and logs of a run that broke something to CHAOS_KEEP, if that is set, for a closer look."""
+    if not os.environ.get("CHAOS_KEEP"):
+        return
+    target = Path(os.environ["CHAOS_KEEP"])
     target.mkdir(parents=True, exist_ok=True)
     for file in [*folder.glob("*.jsonl"), *folder.glob("*.log")]:
         (target / file.name).write_bytes(file.read_bytes())

@@ -351,6 +351,9 @@ class Worker:
             await asyncio.sleep(0.005)
 
     async def _close(self) -> None:
+        # Asked before the tasks are ended: one that was in the middle of a call takes the connection with it, and the
+        # server is there all the same. Where it is not, nobody waits for it to take leave.
+        reachable = [lane for lane in self.lanes if lane.out_link.is_open]
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -361,7 +364,8 @@ class Worker:
         if self._pulse is not None:
             self._pulse.stop()
         for lane in self.lanes:
-            await self._leave(lane)
+            if lane in reachable:
+                await self._leave(lane)
             await lane.close()
         for holding in self.holdings:
             await holding.close()
@@ -371,8 +375,6 @@ class Worker:
     async def _leave(self, lane: Lane) -> None:
         """Take the owner out of its group, if nothing is left in its name."""
         member = lane.member
-        if not lane.out_link.is_open:
-            return
         try:
             await lane.out_link.call(scripts.remove_owner(member.keys, member.group, member.owner, 0))
         except HeadraceError as error:

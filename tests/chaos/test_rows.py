@@ -80,6 +80,8 @@ async def test_a_worker_killed_at_any_crash_point_loses_nothing() -> None:
         await crash_points.rounds(told, crash_points.cases(1))
         verdict = judge(told.facts(await told.finish()))
         reached = {name for name, _ in crash_points.reached(told)}
+        if verdict.breaches:
+            runner.keep(told.folder)
     assert {invariant: breach.examples for invariant, breach in verdict.breaches.items()} == {}
     assert verdict.figures["lost"] == 0 == verdict.figures["duplicates"]
     assert crash_points.missed(reached, native=False) == []

@@ -134,7 +134,7 @@ async def _cut_readers(stage: Stage) -> None:
         stage.note_fault("cut", stage.crew.alive)
         for node in nodes:
             for row in node.client_list():
-                if row["name"].startswith("headrace:") and row["name"].endswith(":read"):
+                if row["name"].startswith("headrace:") and ":read:" in row["name"]:
                     node.client_kill_filter(_id=row["id"])
 
 

@@ -45,8 +45,8 @@ def _short(name: str) -> Scenario:
     return replace(scenario, traffic=replace(scenario.traffic, rate=min(RATE, scenario.traffic.rate), batch=40))
 
 
-async def _run(name: str, server: str, seconds: float, mutant: str = "") -> runner.Result:
-    result = await runner.run(_short(name), SEED, server, "single", seconds, mutant)
+async def _run(name: str, server: str, seconds: float, mutant: str = "", seed: int = SEED) -> runner.Result:
+    result = await runner.run(_short(name), seed, server, "single", seconds, mutant)
     if result.skipped:
         pytest.skip(f"{name} on {server}: {result.skipped}")
     return result
@@ -64,9 +64,17 @@ async def test_every_invariant_holds(name: str, server: str, seconds: float) -> 
 
 @pytest.mark.parametrize("mutant", MUTANTS.values(), ids=MUTANTS.keys())
 async def test_a_broken_core_is_caught(mutant: Mutant) -> None:
-    """FAULTS: a checker that catches nothing proves nothing. The core as it is passes the same scenarios above."""
-    result = await _run(mutant.scenario, mutant.servers[0], mutant.seconds, mutant.name)
-    assert mutant.caught_by(result.breaches), f"{mutant.mistake}: not caught, found was {result.breaches}"
+    """FAULTS: a checker that catches nothing proves nothing. The core as it is passes the same scenarios above.
+
+    On a busy machine a schedule may pass without the moment at which a mistake shows: a few seeds are tried.
+    """
+    found = {}
+    for seed in range(SEED, SEED + 3):
+        result = await _run(mutant.scenario, mutant.servers[0], mutant.seconds, mutant.name, seed)
+        if mutant.caught_by(result.breaches):
+            return
+        found[seed] = result.breaches
+    pytest.fail(f"{mutant.mistake}: not caught, found was {found}")
 
 
 def test_every_mutant_has_its_scenario_among_those_that_the_core_passes() -> None:

@@ -361,6 +361,15 @@ class Sentinels(Topology):
         in_step = all(one.info("replication")["master_link_status"] == "up" for one in replicas)
         return in_step and all(self._sees(watcher) for watcher in self.watchers)
 
+    def until_copied(self) -> None:
+        """What the primary has now is at its replica: a kill loses nothing of it."""
+        wanted = self.primary.info("replication")["master_repl_offset"]
+        others = [one for one in self.data if one is not self.primary]
+        self.until(
+            lambda: all(one.info("replication").get("slave_repl_offset", 0) >= wanted for one in others),
+            "the replica has all that the primary has",
+        )
+
     def _sees(self, watcher: Member) -> bool:
         try:
             watcher.ask("SENTINEL", "CKQUORUM", SERVICE)

@@ -132,6 +132,7 @@ async def test_a_primary_of_another_version_takes_over_and_its_own_commands_are_
             await app.stream(stream).add({"n": 1})
             await wait_until(lambda: counted(app, "handled_total", outcome="ack") == 1)
             assert not lane.reader._native
+            await asyncio.to_thread(mixed.until_copied)
             mixed.primary.kill()
             await asyncio.to_thread(mixed.until, lambda: mixed.primary.key == "redis8", "a failover")
             await wait_until(lambda: lane.reader._native, 10)

@@ -110,6 +110,11 @@ class Outlet:
         self._bytes: dict[str, int] = {}
         self.lists: dict[str, StagedList] = {}
 
+    @property
+    def targets(self) -> list[str]:
+        """Every stream that anything was put for."""
+        return list(self._waiting)
+
     def put(self, target: str, chunk: Chunk) -> None:
         self._waiting.setdefault(target, []).append(chunk)
         self._bytes[target] = self._bytes.get(target, 0) + len(chunk.blob)
@@ -160,7 +165,7 @@ class Task:
             self._bury()
         self._outlet.flush()
         if self._options.replicated:
-            self._link.confirm_replica()
+            self._link.confirm_replica(self._outlet.targets)
         return list(self._outlet.lists.values())
 
     def _write(self, target: str, part: pa.RecordBatch) -> None:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
+import secrets
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
@@ -33,6 +34,7 @@ SEALED_S: Final = 30 * 86_400  # how long a sealed list outlives a driver that d
 COUNTER_S: Final = 86_400
 PUBLISH_AT_ONCE: Final = 32  # blobs published in one write to the server
 REPLICA_MS: Final = 10_000  # how long a replica is waited for, if retryTimeout is not less
+MARK_S: Final = 60  # life of the mark that is written before a replica is asked for
 
 
 @functools.cache
@@ -160,6 +162,8 @@ class PatientLink:
     def __init__(self, address: Address, retry_ms: int, name: str = "headrace-sink") -> None:
         self._link: SyncLink = address.server().sync_link(name)
         self._retry_ms = retry_ms
+        # Less than a command may take, or its answer would be cut; and never 0, which means for ever.
+        self._replica_ms = max(100, min(REPLICA_MS, retry_ms, address.command_ms // 2))
 
     def __enter__(self) -> Self:
         return self
@@ -194,10 +198,23 @@ class PatientLink:
                 tries += 1
                 time.sleep(pause_s)
 
-    def confirm_replica(self) -> None:
-        """Wait until a replica has everything this link wrote, at each server that it wrote to."""
-        wait: Call[int] = Call(("WAIT", 1, min(REPLICA_MS, self._retry_ms)), int)
-        if not all(self.pipe([wait.aimed(node) for node in self._link.nodes])):
+    def confirm_replica(self, targets: Iterable[str]) -> None:
+        """Wait until a replica has everything that was written to these streams, by whoever.
+
+        A server confirms what the asking connection has written, and to one that wrote nothing it confirms everything:
+        after a reconnect, or where another driver has published, WAIT alone would lie. So each stream's server gets a
+        small write first. What a replica has, it has in order.
+        """
+        calls: list[Call[Any]] = []
+        for target in targets:
+            mark = keys_of(target).stage("copied", 0, secrets.token_hex(4))
+            calls += [stage(mark, 0, MARK_S, [b"x"]), Call(("UNLINK", mark), nothing)]
+        wait: Call[int] = Call(("WAIT", 1, self._replica_ms), int)
+        if not calls:
+            return
+        self.pipe(calls)  # connects where it must, so that all servers are known
+        answers = self.pipe([*calls, *(wait.aimed(node) for node in self._link.nodes)])
+        if not all(answers[len(calls) :]):
             raise DurabilityUnmet(
                 "no replica confirmed the batch in time, so it is not finished: attach one, "
                 "or write with durability = received. Repeating the batch adds nothing twice",
@@ -261,7 +278,7 @@ def _publish_all(link: PatientLink, batch: Batch, chosen: Sequence[StagedList]) 
         if not _publish_list(link, batch, one):
             return receipt  # another driver has finished the batch meanwhile
     if batch.replicated:
-        link.confirm_replica()
+        link.confirm_replica({one.target for one in chosen})
     word = link.call(done(batch.decision, batch.number, json.dumps(asdict(receipt)), batch.forget_s))
     if word == "lost":
         raise SinkConflict(

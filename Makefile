@@ -32,7 +32,7 @@ demo: $(RUN_STAMP) java  ## 20,000 payments, three workers, one killed, one paus
 	@$(PY) -m headrace.demo $(ARGS)
 
 test: $(DEV_STAMP) java servers  ## run the tests; ARGS="-k lease --servers redis8" narrows them
-	$(PY) -m pytest -n 5 --dist loadgroup -m "not long and not jvm" $(ARGS)
+	$(PY) -m pytest -n 6 --dist loadgroup -m "not long and not jvm" $(ARGS)
 	$(PY) -m pytest -n 2 --dist loadgroup -p no:randomly -m "jvm and not long" tests/spark $(ARGS)
 
 long: $(DEV_STAMP) java servers  ## tests that take long: the fault programme on sentinels and clusters, topologies on every server

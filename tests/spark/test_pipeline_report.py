@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import copy
+import re
 from html.parser import HTMLParser
 from typing import Any
 
 import pytest
 
+from headrace.spark.report import DIFFERS
 from headrace.spark.report_page import page
 
 FOUND: dict[str, Any] = {
@@ -104,3 +106,15 @@ def test_little_or_nothing_to_show_is_no_trouble(rows: int) -> None:
     found["dead_letters"] = {"count": 0, "ranking": [], "age_ms": {}}
     found["attempts"], found["rescues"] = {"buried": [], "all": []}, {"count": 0, "ms": []}
     assert "Rescue latency" not in outline(found).titles
+
+
+@pytest.mark.parametrize(
+    "reason",
+    [
+        'expected Payment, found b\'\\xff{"id":"pay-001","created":"2026-0',
+        'expected Payment, found b\'\\xfe{"id":"pay-1234"}\'',
+        'expected Payment, found "17"',
+    ],
+)
+def test_what_differs_from_one_dead_letter_to_the_next_makes_no_row_of_its_own_in_the_ranking(reason: str) -> None:
+    assert re.sub(DIFFERS, "…", reason) == "expected Payment, found …"

@@ -114,13 +114,24 @@ class Story:
             if blow.open:
                 # what was acknowledged in the very moment of the blow is nobody's to rescue
                 blow.open -= self.view.settled_among(blow.open, self.added)
-            if not blow.open:
+            if not blow.open and not blow.rescue.late_ms:
+                self._miss(blow)
+            elif not blow.open:
                 blow.told = True
                 late, lease = max(blow.rescue.late_ms, default=0.0), f", lease {LEASE_S:g} s"
                 when = f"{late:.0f} ms later" if blow is self.killed else f"{late / 1000:.1f} s later{lease}"
                 self.screen.say(
                     "rescued", f"{_payments(len(blow.rescue.late_ms))} of {blow.rescue.pid}, the last {when}"
                 )
+
+    def _miss(self, blow: Blow) -> None:
+        """All it held was acknowledged in the very moment of the blow, so there is nothing to tell: strike again."""
+        self.screen.say("missed", f"worker {blow.rescue.pid} had finished them in that moment")
+        if blow is self.killed:
+            self.killed = None
+        else:
+            self.crew.signal(blow.rescue.pid, signal.SIGCONT)
+            self.paused = None
 
     def _hear_zombie(self) -> None:
         """Tell when whatever the paused worker said after it woke up has been refused."""

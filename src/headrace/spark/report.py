@@ -33,6 +33,7 @@ from headrace.spark.pipeline.spec import Pipeline
 TOP: Final = 12  # of a ranking
 POINTS: Final = 400  # of a plot
 SHARES: Final = (0.5, 0.95, 0.99)
+DIFFERS: Final = r"""b?'[^']*('|$)|b?"[^"]*("|$)|[0-9]{3,}"""  # quoted values, also cut ones, and numbers
 JOURNAL_LINE: Final = "array<string>"  # at, pid, what, id, attempt
 
 Json = dict[str, Any]
@@ -137,8 +138,8 @@ def check_streams(pipeline: Pipeline) -> list[str]:
 def _dead(letters: DataFrame | None) -> Json:
     if letters is None:
         return {"count": 0, "ranking": [], "age_ms": {}}
-    # what differs from one message to the next, quoted values and numbers, would make a ranking of ones
-    name = F.concat_ws(": ", "error", F.substring(F.regexp_replace("reason", r"(b?'[^']*'|[0-9]{3,})", "…"), 1, 80))
+    # without what differs from one message to the next, or it would be a ranking of ones
+    name = F.concat_ws(": ", "error", F.substring(F.regexp_replace("reason", DIFFERS, "…"), 1, 80))
     waited = F.unix_millis("buried") - F.unix_millis("added")
     (row,) = letters.agg(F.count("*").alias("n"), F.percentile(waited, list(SHARES)).alias("p")).collect()
     ages = dict(zip((f"p{share * 100:g}" for share in SHARES), row["p"] or (), strict=False))

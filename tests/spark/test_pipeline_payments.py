@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -37,6 +38,10 @@ from tests.support.wait import wait_until_sync
 pytestmark = [pytest.mark.timeout(180), pytest.mark.servers("redis8")]
 
 BARE = Path(__file__).parents[1] / "support" / "bare"  # where pandas is not to be had
+FRAME = r'  File "[^"]*pyspark/daemon\.py".*\n'
+SPARKS_OWN = re.compile(rf"Traceback \(most recent call last\):\n(?:(?:{FRAME})+BrokenPipeError: .*\n|(?:{FRAME})*\Z)")
+"""Spark's idle Python workers at the end of a session: told to go by a closed unix socket, some answer through it, and
+their daemon prints that this failed, or is ended in the middle of printing. No frame of it is ours."""
 EXAMPLE = Path(__file__).parents[2] / "examples" / "payments" / "payments.toml"
 
 
@@ -268,7 +273,7 @@ def test_sigterm_ends_a_process_after_its_batch_with_exact_books(shop: Shop, pro
     assert process.child.returncode == 0, process.log.read_text()[-2000:]
     assert totals["exact"]
     assert totals["rows_in"] == sum(batch["rows_in"] for batch in batches) == books.totals().rows_in
-    told = process.log.read_text()
+    told = SPARKS_OWN.sub("", process.log.read_text())
     assert "Traceback" not in told, told
     assert "BrokenPipe" not in told, told
     shop.check(shop.run())  # what was left

@@ -35,11 +35,17 @@ DEFAULTS: Final = {
     "spark.python.unix.domain.socket.enabled": "true",
 }
 
+COMMIT_LOOK_S: Final = 0.005  # often: the next batch should not have begun when the query is stopped
+
 Told = Callable[[Progress], None]
 
 
 class PipelineFailed(HeadraceError):
     """The query ended with an error. What was finished is finished; run it again to go on."""
+
+
+class Declined(HeadraceError):
+    """A batch that came after the run was told to end. It is not noted anywhere, so the next run does it."""
 
 
 def open_session(pipeline: Pipeline, *, master: str = "local[*]") -> SparkSession:
@@ -87,6 +93,7 @@ class Runner:
         self._known = threading.Event()  # the query's id
         self._alone = threading.Lock()  # held while a batch runs
         self._stopping = threading.Event()
+        self._declined = False  # a batch came after that
         self._error: BaseException | None = None
         self._last: Account | None = None
         self._reported = -1
@@ -114,7 +121,8 @@ class Runner:
                 if self._stopping.is_set():
                     self._end_after_batch()
         except PySparkException as error:
-            raise self._failure(error) from error
+            if not self._declined:
+                raise self._failure(error) from error
         self._report(final=True)
         if self._error is not None:
             raise self._failure(self._error)
@@ -141,7 +149,7 @@ class Runner:
         return self.outputs.ledger.totals()
 
     def _batch(self, entries: DataFrame, number: int) -> None:
-        with self._alone:
+        with self._begun(number):
             self._known.wait(30)
             assert self._query is not None
             try:
@@ -150,6 +158,21 @@ class Runner:
             except Exception as error:
                 self._error = error  # Spark hands on only its text
                 raise
+
+    @contextmanager
+    def _begun(self, number: int) -> Iterator[None]:
+        """Around a batch. One that comes while the query is being stopped is declined, and done by the next run.
+
+        It must not wait for that: a query is not stopped while Spark waits for this call.
+        """
+        while not self._alone.acquire(timeout=0.1):
+            if self._stopping.is_set():
+                self._declined = True
+                raise Declined(f"batch {number} is left to the next run: this one was told to end")
+        try:
+            yield
+        finally:
+            self._alone.release()
 
     def _end_after_batch(self) -> None:
         assert self._query is not None
@@ -161,11 +184,11 @@ class Runner:
     def _await_commit(self, batch: int) -> None:
         """Let Spark note that the batch is finished; a batch it did not note is only done again."""
         pause = threading.Event()
-        for _ in range(int(REPORT_S / 0.05)):
+        for _ in range(int(REPORT_S / COMMIT_LOOK_S)):
             told: Any = self._query.lastProgress if self._query else None
             if told is None or int(told["batchId"]) >= batch:
                 return
-            pause.wait(0.05)
+            pause.wait(COMMIT_LOOK_S)
 
     def _report(self, *, final: bool = False) -> None:
         last = self._last

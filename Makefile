@@ -13,6 +13,12 @@ SOAK   ?=
 RUN_STAMP := $(VENV)/.installed-run
 DEV_STAMP := $(VENV)/.installed-dev
 
+# Many tests hold real processes to real times, side by side on few cores. What fails is named and run once more, alone:
+# what fails then has failed.
+AGAIN := -n 0 -p no:randomly --last-failed --last-failed-no-failures none
+TWICE = $(PY) -m pytest $(1) $(ARGS) || { \
+	  echo "── failed beside the others, and run once more, alone ──"; $(PY) -m pytest $(1) $(ARGS) $(AGAIN); }
+
 .DEFAULT_GOAL := help
 .PHONY: help setup java servers demo test long check format audit bench chaos clean
 
@@ -32,8 +38,8 @@ demo: $(RUN_STAMP) java  ## 20,000 payments, three workers, one killed, one paus
 	@$(PY) -m headrace.demo $(ARGS)
 
 test: $(DEV_STAMP) java servers  ## run the tests; ARGS="-k lease --servers redis8" narrows them
-	$(PY) -m pytest -n 6 --dist loadgroup -m "not long and not jvm" $(ARGS)
-	$(PY) -m pytest -n 2 --dist loadgroup -p no:randomly -m "jvm and not long" tests/spark $(ARGS)
+	$(call TWICE,-n 6 --dist loadgroup -m "not long and not jvm")
+	$(call TWICE,-n 2 --dist loadgroup -p no:randomly -m "jvm and not long" tests/spark)
 
 long: $(DEV_STAMP) java servers  ## tests that take long: the fault programme on sentinels and clusters, topologies on every server
 	$(PY) -m pytest -m long $(ARGS)

@@ -18,7 +18,7 @@ from headrace.names import Keys, keys_of
 from headrace.redis import capabilities, commands, scripts
 from headrace.redis.calls import Call, Wire, as_is
 from headrace.redis.connect import Server
-from headrace.redis.link import SyncLink
+from headrace.redis.synclink import SyncLink
 
 PENDING: Final = 20_000
 DUE: Final = 1_000

@@ -110,6 +110,15 @@ def cpu_s(pids: list[int]) -> float:
     return ticks / os.sysconf("SC_CLK_TCK")
 
 
+def forget_peaks(pids: list[int]) -> None:
+    """Let the peaks of processes begin anew at what they hold now. Linux does that for one's own (proc(5))."""
+    for pid in pids:
+        try:
+            Path(f"/proc/{pid}/clear_refs").write_text("5")
+        except OSError:
+            continue
+
+
 def peak_mb(pids: list[int]) -> float:
     """The largest peak of resident memory among processes."""
     peaks = [0.0]

@@ -1,13 +1,13 @@
 """1,000,000 entries of 5 fields in 8 streams, read by Spark on two cores; beside it a redis-py loop in one process.
 
 The loop reads with redis-py and hiredis, XRANGE by XRANGE, and does nothing with what it gets. ``tuples_ratio`` is how
-much quicker the reader is than one that yields tuples, the usual way to write a source. Binary values and entries of
-100 kB are measured too; memory is the peak of the largest Python worker.
+much quicker the reader is than the same one yielding tuples, the usual way to write a source. Binary values and entries
+of 100 kB are measured too, and short streams of the latter beside one of tiny rows, packed into few tasks. Memory is
+the peak of the largest Python worker, at a quarter of the rows (``quarter_rss_mb``) and at all of them.
 """
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
@@ -15,7 +15,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any, Final
 
 from bench.report import Criterion, Report, Run, lowest
-from bench.spark_field import LARGE_BYTES, cpu_s, fill, peak_mb, session, source, worker_pids
+from bench.spark_field import LARGE_BYTES, cpu_s, fill, forget_peaks, peak_mb, session, source, worker_pids
 
 if TYPE_CHECKING:
     import redis
@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 
 ROWS: Final = 1_000_000
 LARGE_ROWS: Final = 4_000
+PACKED_ROWS: Final = 3_000
+PACKED_LENGTH: Final = 150  # of a stream so short that it shares requests with others
+TINY_ROWS: Final = 190  # of the one among them that has the most
 STREAMS: Final = 8
 ROUNDS: Final = 3
 LOOP_COUNT: Final = 5_000
@@ -43,6 +46,7 @@ SHOWN: Final = (
     "ratio",
     "tuples_ratio",
     "client_cpu_us_per_row",
+    "quarter_rss_mb",
     "worker_rss_mb",
 )
 
@@ -62,7 +66,8 @@ def report(runs: list[Run]) -> Report:
 
 def _cell(runs: list[Run]) -> str:
     """What the README says of one server."""
-    names = {"large": f"{LARGE_BYTES // 1000} kB entries"}
+    large = f"{LARGE_BYTES // 1000} kB entries"
+    names = {"large": large, "packed": f"{large} of short streams"}
     figures = []
     for run in runs:
         tuples = f", {run['tuples_ratio']:.1f} × tuples" if run.get("tuples_ratio") else ""
@@ -74,20 +79,40 @@ def _cell(runs: list[Run]) -> str:
 def measure(arena: Arena, say: Callable[[str], None], scale: float = 1.0) -> list[Run]:
     runs = []
     with session() as spark:
-        for values, most in (("text", ROWS), ("binary", ROWS), ("large", LARGE_ROWS)):
+        for values, most in (("text", ROWS), ("binary", ROWS), ("large", LARGE_ROWS), ("packed", PACKED_ROWS)):
             arena.client.flushall()
-            rows = max(STREAMS, int(most * scale) // STREAMS * STREAMS)
-            names = [f"bench-{number}" for number in range(STREAMS)]
-            for name in names:
-                fill(arena, name, rows // STREAMS, values)
-            runs.append(_run(spark, arena, names, values, rows))
+            lengths = _lengths(values, int(most * scale))
+            runs.append(_run(spark, arena, lengths, values))
             say(f"{values}: {runs[-1]['rows_per_s']:,} rows/s, the loop {runs[-1]['loop_rows_per_s']:,}")
     return runs
 
 
-def _run(spark: SparkSession, arena: Arena, names: list[str], values: str, rows: int) -> Run:
+def _lengths(values: str, rows: int) -> dict[str, int]:
+    """The streams, and how many rows each has."""
+    if values != "packed":
+        return {f"bench-{number}": max(4, rows // STREAMS) for number in range(STREAMS)}
+    count = max(4, rows // PACKED_LENGTH)
+    return {"bench-tiny": TINY_ROWS, **{f"bench-{number:04}": PACKED_LENGTH for number in range(count)}}
+
+
+def _fill(arena: Arena, lengths: dict[str, int], values: str) -> None:
+    for name, length in lengths.items():
+        kind = "large" if values == "packed" and name != "bench-tiny" else values
+        fill(arena, name, length, kind)
+
+
+def _run(spark: SparkSession, arena: Arena, lengths: dict[str, int], values: str) -> Run:
+    names, rows = list(lengths), sum(lengths.values())
+    quarter = {name: length // 4 for name, length in lengths.items()}
+    _fill(arena, quarter, values)
     frame = source(spark, arena, streams=",".join(names))
+    forget_peaks(worker_pids())
     _consume(frame)  # warm: the JVM, the Python workers, the code in both
+    quarter_mb = peak_mb(worker_pids())
+    _fill(arena, {name: length - quarter[name] for name, length in lengths.items()}, values)
+    frame = source(spark, arena, streams=",".join(names))
+    forget_peaks(worker_pids())
+    _consume(frame)
     pids = worker_pids()
     before = cpu_s(pids)
     ours = [_timed(lambda: _consume(frame)) for _ in range(ROUNDS)]
@@ -101,6 +126,7 @@ def _run(spark: SparkSession, arena: Arena, names: list[str], values: str, rows:
         "loop_rows_per_s": round(rows / median(loop)),
         "ratio": round(median(loop) / median(ours), 3),
         "client_cpu_us_per_row": round(cpu / rows * 1e6, 2),
+        "quarter_rss_mb": round(quarter_mb),
         "worker_rss_mb": round(peak_mb(worker_pids())),
     }
     if values == "text":
@@ -129,36 +155,42 @@ def _loop(client: redis.Redis, names: list[str]) -> None:
 
 
 def _tuples(spark: SparkSession, arena: Arena, names: list[str]) -> Any:
-    """The same rows through a source that yields tuples."""
+    """The same reader, with the same plan and the same requests, that yields tuples instead of Arrow batches."""
     from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
-    url = os.fspath(arena.socket)
+    from headrace.spark.chunks import Patience, RangeReader, listed
+    from headrace.spark.pace import Pace
+    from headrace.spark.plan import Share
+    from headrace.spark.schema import DEFAULT
+    from headrace.spark.source import BatchReader
+    from headrace.spark.source_options import SourceSettings
+    from headrace.spark.wire import Wire
 
-    class Reader(DataSourceReader):
-        def partitions(self) -> list[InputPartition]:
-            return [InputPartition(name) for name in names]
+    settings = SourceSettings.of({"url": arena.url, "streams": ",".join(names)}, streaming=False)
 
-        def read(self, partition: InputPartition) -> Iterator[tuple[Any, ...]]:
-            import redis
-
-            client = redis.Redis(unix_socket_path=url)
-            start = "-"
-            while page := client.xrange(partition.value, start, "+", count=LOOP_COUNT):
-                for id_, fields in page:  # type: ignore[union-attr,misc]
-                    at = datetime.fromtimestamp(int(id_.partition(b"-")[0]) / 1000, UTC)
-                    yield partition.value, id_.decode(), at, {name.decode(): value for name, value in fields.items()}
-                start = "(" + page[-1][0].decode()  # type: ignore[index,union-attr]
+    class Reader(BatchReader):
+        def read(self, partition: InputPartition) -> Iterator[tuple[Any, ...]]:  # type: ignore[override]
+            assert isinstance(partition, Share)
+            wire = Wire(settings.address, "bench-tuples")
+            for part in partition.ranges:
+                pace = Pace(settings.fetch_bytes)
+                for chunk in RangeReader(wire, part, pace, listed, fail_on_loss=True, patience=Patience()):
+                    for id_, words in chunk.entries:  # type: ignore[attr-defined]
+                        at = datetime.fromtimestamp(int(id_.partition(b"-")[0]) / 1000, UTC)
+                        fields = zip([name.decode() for name in words[::2]], words[1::2], strict=True)
+                        yield part.key, id_.decode(), at, dict(fields)
+            wire.close()
 
     class Tuples(DataSource):
         @classmethod
         def name(cls) -> str:
             return "bench-tuples"
 
-        def schema(self) -> str:
-            return "stream string, id string, timestamp timestamp, fields map<string,binary>"
+        def schema(self) -> Any:
+            return DEFAULT
 
         def reader(self, schema: Any) -> DataSourceReader:
-            return Reader()
+            return Reader(settings, schema)
 
     spark.dataSource.register(Tuples)
     return spark.read.format("bench-tuples").load()

@@ -39,7 +39,7 @@ async def every_row(seed: int, servers: Sequence[str], topology: Kind | None, fo
 
 async def soak(seconds: float, seed: int, servers: Sequence[str], topology: Kind, folder: Path) -> list[Result]:
     """Row 31 again and again, with rising seeds."""
-    (mix,) = named("mix")
+    mix = next(scenario for scenario in named("31") if topology in scenario.topologies)
     results, until = [], time.monotonic() + seconds
     while (left := until - time.monotonic()) > 5.0:
         key = server_of(mix, seed, servers)

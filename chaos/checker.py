@@ -1,7 +1,7 @@
 """The judge: a pure function from what was noted and what was left to a verdict. It knows no server and no clock.
 
-S1  every add that is ok at its level has an effect or a dead letter
-S2  no effect that nobody added
+S1  every add that is ok at its level has an effect or a dead letter, and an effect that goes with an ack is there
+S2  no effect that nobody added; each id brings what was added under it
 S3  no outcome of a superseded owner was taken; no attempt was given to two owners
 S4  one end a message: at most one committed effect, and not also a dead letter
 S5  tries within the limit, none burnt, nobody alive robbed
@@ -11,9 +11,10 @@ S8  trimmed while pending: the counter is the truth
 S9  no key, owner or connection is left behind
 S10 the canary secret appears nowhere
 L1  messages of a dead owner start again in time
-L2  drained after healing
+L2  drained after healing, with nothing left in anybody's hands
 L3  shards that a fault did not touch keep 80 % of their rate
 L4  no spin, no log flood
+X   nobody ends whom nobody killed, and who is told to end does so in peace
 """
 
 from __future__ import annotations
@@ -21,65 +22,21 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, Final
 
 from chaos.facts import Facts
 from chaos.harm import Harm, Span
+from chaos.life import Life, same
+from chaos.verdict import Breach, Verdict
 from tests.support.history import Event
 
 OUTCOMES: Final = frozenset({"ack", "retry", "release", "bury"})
 ENDS: Final = frozenset({"ack", "bury"})
 SPIN_PER_S: Final = 150.0  # commands of an idle worker: a look every 100 ms at what waits, and renewals
 KEPT_SHARE: Final = 0.8  # of their rate, by shards that a fault did not touch
+CONNECTIONS: Final = 4  # of one worker to one server, beyond the two of each stream
 FLOOD_PER_S: Final = 20.0  # lines of one kind that speak of no message, in one process
-
-
-@dataclass(slots=True)
-class Breach:
-    """An invariant that did not hold: how often, and the first cases."""
-
-    count: int = 0
-    examples: list[str] = field(default_factory=list)
-
-    def add(self, example: str) -> None:
-        self.count += 1
-        if len(self.examples) < 5:
-            self.examples.append(example)
-
-
-@dataclass(slots=True)
-class Verdict:
-    breaches: dict[str, Breach]
-    figures: dict[str, Any]
-
-    @property
-    def holds(self) -> bool:
-        return not self.breaches
-
-
-@dataclass(slots=True)
-class Life:
-    """What happened to one message, from its add or its replay on."""
-
-    starts: list[Event] = field(default_factory=list)
-    invoked: list[Event] = field(default_factory=list)
-    answered: list[Event] = field(default_factory=list)  # ok, fail or info
-
-    def ok(self, op: str) -> list[Event]:
-        return [event for event in self.answered if event.op == op and event.kind == "ok"]
-
-    @property
-    def has_effect(self) -> bool:
-        return any(event.op == "ack" for event in self.invoked)
-
-    def ended_by_itself(self, start: Event) -> bool:
-        """Whether this start came to an outcome of its own that lets the message go on: retry or release."""
-        return any(
-            event.op in ("retry", "release") and event.owner == start.owner and event.at >= start.at
-            for event in (*self.invoked, *self.answered)
-        )
 
 
 def judge(facts: Facts) -> Verdict:
@@ -95,7 +52,7 @@ class _Case:
         self._breaches: defaultdict[str, Breach] = defaultdict(Breach)
         self._lives: defaultdict[str, list[Life]] = defaultdict(lambda: [Life()])
         self._added: dict[str, int] = {}  # ok: id -> number
-        self._numbers: set[int] = set()  # every add, whatever became of it
+        self._numbers: Counter[int] = Counter()  # every add, whatever became of it
         self._unknown = 0
         self._counts: Counter[str] = Counter()
         self._harm = Harm()
@@ -124,7 +81,7 @@ class _Case:
 
     def _note_add(self, event: Event) -> None:
         number = int(event.about["n"])
-        self._numbers.add(number)
+        self._numbers[number] += 1
         if event.kind == "ok":
             self._added[event.id] = number
         else:
@@ -143,13 +100,14 @@ class _Case:
         self._trims()
         self._left_behind()
         self._liveness()
+        self._ends()
         return Verdict(dict(self._breaches), self._figures())
 
     def _keeps(self, life: Life) -> bool:
         """Whether the server kept what it had said about this message, so that it must be exact."""
         if self._promise.keeps or not self._harm.forgets:
             return self._promise.keeps
-        return not self._harm.forgot(event.at for event in (*life.starts, *life.invoked, *life.answered))
+        return not self._harm.forgot(event.at for event in life.events)
 
     def _breach(self, invariant: str, example: str) -> None:
         self._breaches[invariant].add(example)
@@ -160,14 +118,28 @@ class _Case:
             if id_ not in letters and id_ not in self._harm.trimmed and not self._is_somewhere(id_):
                 self._lost += 1
                 self._breach("S1", f"{id_} was added and has neither an effect nor a dead letter")
-        for id_, lives in self._lives.items():
-            numbers = {int(start.about["n"]) for life in lives for start in life.starts if "n" in start.about}
-            if numbers - self._numbers:
-                self._breach("S2", f"{id_} was started and never added")
+        self._each_its_own()
         left = self._left
         for id_ in left.ids - left.pending.keys() - left.waiting - letters.keys() - self._added.keys():
             if left.drained and not self._has_effect(id_):
                 self._breach("S7", f"{id_} is acked and has neither an effect nor a dead letter")
+
+    def _each_its_own(self) -> None:
+        """S2: what a handler was given is what was added under this id, and under this id alone."""
+        ids: defaultdict[int, set[str]] = defaultdict(set)
+        for id_, lives in self._lives.items():
+            numbers = {int(start.about["n"]) for life in lives for start in life.starts if "n" in start.about}
+            if any(number not in self._numbers for number in numbers):
+                self._breach("S2", f"{id_} was started and never added")
+            if not all(map(self._keeps, lives)):
+                continue
+            added = self._added.get(id_)
+            if len(numbers) > 1 or (added is not None and numbers - {added}):
+                self._breach("S2", f"{id_} was added as {added} and came as {sorted(numbers)}")
+            for number in numbers:
+                ids[number].add(id_)
+                if len(ids[number]) > self._numbers[number] > 0:
+                    self._breach("S4", f"number {number} is in the stream more often than it was added: {ids[number]}")
 
     def _is_somewhere(self, id_: str) -> bool:
         """Whether a message has an effect, or is late and not lost: that is L2's business."""
@@ -200,7 +172,7 @@ class _Case:
         for event in life.answered:
             if event.kind != "ok" or event.attempt >= highest:
                 continue
-            before = [one.at for one in life.invoked if _same(one, event)]
+            before = [one.at for one in life.invoked if same(one, event)]
             since = min(before, default=event.at)
             late = any(start.attempt > event.attempt and start.at < since for start in life.starts)
             if late or event.op in ENDS:
@@ -228,23 +200,31 @@ class _Case:
 
     def _started_late(self, id_: str, life: Life, start: Event) -> None:
         """One that woke up began what it had read before; its outcome is refused. One that never slept was robbed."""
-        if start.pid not in self._harm.excused:
+        if not self._excused(start, start.at - self._facts.lease_s, start.at):
             self._robbed += 1
             if not self._promise.robs and self._keeps(life):
                 self._breach("S5", f"{id_} was taken from {start.owner}, which was alive")
 
+    def _excused(self, start: Event, since: float, until: float) -> bool:
+        """Whether its owner may lose a message in this time: by what was done to it, or because nobody could run."""
+        if self._harm.excuses(start.pid, since, until):
+            return True
+        limit = self._facts.lease_s / 4
+        return limit > 0 and self._harm.nobody_could_run(since - self._facts.lease_s, until, limit)
+
     def _was_released(self, life: Life, start: Event) -> bool:
         return any(
-            event.op == "release" and event.kind in ("ok", "info") and _same(event, start) for event in life.answered
+            event.op == "release" and event.kind in ("ok", "info") and same(event, start) for event in life.answered
         )
 
     def _followed(self, id_: str, life: Life, former: Event, start: Event) -> None:
         """One start after another: by an outcome of its own, by a death, or by robbery."""
         if life.ended_by_itself(former):
             return
-        if former.attempt == start.attempt and former.pid not in self._harm.excused and self._keeps(life):
+        excused = self._excused(former, former.at, start.at)
+        if former.attempt == start.attempt and not excused and self._keeps(life):
             self._breach("S3", f"{id_}: attempt {start.attempt} was given to {former.owner} and {start.owner}")
-        if former.pid not in self._harm.excused:
+        if not excused:
             self._robbed += 1
             if not self._promise.robs and self._keeps(life):
                 self._breach("S5", f"{id_} was taken from {former.owner}, which was alive")
@@ -263,8 +243,13 @@ class _Case:
             self._breach("L1", f"{id_} was started {seconds:.2f} s after its owner's death")
 
     def _sink(self) -> None:
-        """S4 for effects that are written with the ack."""
+        """S1 and S4 for effects that are written with the ack."""
         written = Counter(id_ for id_, _ in self._left.sink)
+        for id_, lives in self._lives.items():
+            told = any(life.ok("ack") and life.starts and life.starts[-1].about.get("do") == "sink" for life in lives)
+            if told and not written[id_] and all(map(self._keeps, lives)):
+                self._lost += 1
+                self._breach("S1", f"{id_} was acked together with an effect, and the effect is not there")
         for id_, attempt in self._left.sink:
             lives = self._lives.get(id_, [Life()])
             starts = [start for life in lives for start in life.starts]
@@ -319,10 +304,13 @@ class _Case:
         for name in left.clients:
             self._breach("S9", f"the connection {name} was left open")
         # One that could not reach the server when it left is removed by the janitor, after its retention.
-        excused = self._harm.died.keys() | self._harm.touched
         starts = [start for lives in self._lives.values() for life in lives for start in life.starts]
-        for owner in sorted(left.owners & {start.owner for start in starts if start.pid not in excused}):
+        left_well = {start.owner for start in starts if not self._harm.left_in_trouble(start.pid)}
+        for owner in sorted(left.owners & left_well):
             self._breach("S9", f"the owner {owner} has ended and is still entered")
+        for owner, connections in left.connections.items():
+            if connections > CONNECTIONS:
+                self._breach("S9", f"{owner} has {connections} connections more than two a stream")
         for place in left.secrets:
             self._breach("S10", f"the secret stands in {place}")
 
@@ -331,6 +319,9 @@ class _Case:
         if not left.drained or left.drain_s > self._promise.drain_s:
             held = f"{len(left.pending)} pending, {len(left.waiting)} waiting"
             self._breach("L2", f"not drained after {left.drain_s:.1f} s: {held}")
+        elif left.pending or left.waiting:
+            held = ", ".join([*left.pending, *left.waiting][:5])
+            self._breach("L2", f"counted as drained, and still pending or waiting: {held}")
         for span in self._harm.spans:
             self._others_went_on(span)
         if left.idle_commands_per_s > SPIN_PER_S:
@@ -338,6 +329,16 @@ class _Case:
         for name, rate in left.log_lines_per_s.items():
             if rate > FLOOD_PER_S:
                 self._breach("L4", f"{rate:.0f} lines a second say {name}")
+
+    def _ends(self) -> None:
+        """X, and whether it was the run that it was meant to be."""
+        for pid, code in self._harm.unasked.items():
+            if not self._promise.ends:
+                self._breach("X", f"process {pid} ended with {code}, and nobody had killed it")
+        for stuck in self._left.stuck:
+            self._breach("X", f"process {stuck} did not end when it was told to")
+        for fault in self._facts.unhappened:
+            self._breach("run", f"{fault} was planned and did not happen")
 
     def _others_went_on(self, span: Span) -> None:
         """L3: traffic is even, so what a stream did in this time is compared with what it did in the rest."""
@@ -368,7 +369,7 @@ class _Case:
             "unknown_adds": self._unknown,
             "handled": len(commits),
             "starts": sum(len(life.starts) for life in lives),
-            "faults": dict(sorted(self._harm.faults.items())),
+            "faults": {name: times for name, times in sorted(self._harm.faults.items()) if times},
             "deaths": len(self._harm.died),
             "lost": self._lost,
             "duplicates": self._duplicates,
@@ -382,12 +383,11 @@ class _Case:
             "longest_gap_s": round(max(gaps, default=0.0), 3),
             "drain_s": round(self._left.drain_s, 3),
             "idle_commands_per_s": round(self._left.idle_commands_per_s, 1),
+            "connections": max(self._left.connections.values(), default=0),
+            "ended_by_themselves": len(self._harm.unasked),
+            **({"lost_bytes": self._harm.lost_bytes} if "power loss" in self._harm.faults else {}),
+            "stood_ms": round(1000 * max((seconds for _, seconds in self._harm.stood), default=0.0)),
         }
-
-
-def _same(one: Event, other: Event) -> bool:
-    """Whether two events speak of the same delivery."""
-    return one.owner == other.owner and one.attempt == other.attempt
 
 
 def _quantiles(name: str, seconds: Iterable[float]) -> dict[str, float]:

@@ -19,6 +19,7 @@ _EVENT: Final = re.compile(rb"^(?:DEBUG|INFO|WARNING|ERROR) \d+ ([a-z]+\.[a-z_]+
 OF_A_MESSAGE: Final = frozenset(
     {
         "message.rescued",
+        "message.requeued",
         "message.buried",
         "message.trimmed",
         "delivery.lost",
@@ -29,6 +30,7 @@ OF_A_MESSAGE: Final = frozenset(
 )
 """Log events that speak of one message each: as many as there are messages is no flood."""
 PAGE: Final = 10_000
+ORIGINAL_ID: Final = b"_original_id"  # of a requeued copy: the message that it is
 FEEDERS: Final = ("headrace:producer", "headrace:app")
 
 
@@ -51,7 +53,7 @@ def collect(stage: Stage, left: Left) -> None:
 
 def _collect_stream(client: Any, stream: str, prefix: str, left: Left) -> None:
     keys = keys_of(stream)
-    ids = {prefix + id_.decode() for id_, _ in _entries(client, stream)}
+    ids = {prefix + fields.get(ORIGINAL_ID, id_).decode() for id_, fields in _entries(client, stream)}
     left.ids |= ids
     groups = {row["name"].decode() for row in client.xinfo_groups(stream)} if client.exists(stream) else set()
     if GROUP in groups:

@@ -143,10 +143,6 @@ class Crew:
 
         await wait_until(joined, timeout, 0.02, what="the workers' start")
 
-    def kill(self, worker: Worker) -> None:
-        self.pen.note("fault", "invoke", what="kill", pids=[worker.pid], excuses=True)
-        worker.signal(signal.SIGKILL)
-
     async def stop(self) -> list[Worker]:
         """SIGTERM to all; answers those that had to be killed."""
         self._stopping = True

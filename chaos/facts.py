@@ -31,6 +31,7 @@ class Promise:
     burns: float = 0
     rescue_s: float | None = None
     max_attempts: int = 20
+    ends: bool = False  # True: workers may end by themselves, with an error that says why (a right is missing)
     drain_s: float = 60.0
     trims: bool = False  # S8 is judged: messages are trimmed, and nobody dies with a count in hand
 
@@ -57,6 +58,8 @@ class Left:
     keys: set[str] = field(default_factory=set)  # keys that nobody should have left
     owners: set[str] = field(default_factory=set)
     clients: list[str] = field(default_factory=list)  # names of connections still open
+    stuck: list[str] = field(default_factory=list)  # processes that did not end when they were told to
+    connections: Mapping[str, int] = field(default_factory=dict)  # of each worker at rest, beyond two a stream
     idle_commands_per_s: float = 0.0  # of each worker, with nothing to do
     log_lines_per_s: Mapping[str, float] = field(default_factory=dict)  # by log event, of the worst process
     secrets: list[str] = field(default_factory=list)  # where the canary was found
@@ -71,5 +74,7 @@ class Facts:
     left: Left
     poison: Mapping[int, bytes] = field(default_factory=dict)  # number -> payload of what must be buried
     mortal: frozenset[int] = frozenset()  # numbers of what may be buried
+    lease_s: float = 0.0
     begun: float = 0.0
     ended: float = 0.0  # of the traffic; draining comes after
+    unhappened: Sequence[str] = ()  # faults of the schedule of which not one took place

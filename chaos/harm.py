@@ -1,21 +1,26 @@
-"""What was done to whom, and when: read from the history, for the judge to excuse by."""
+"""What was done to whom, and when: read from the history, for the judge to excuse by.
+
+An excuse is as narrow as the fault: these processes, from when it was noted until it was healed and a little longer.
+"""
 
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 from tests.support.history import Event
 
 FORGOT_S: Final = 2.0  # before and after a failover: what was on its way, and what an owner held that nobody knows of
+WAKING_S: Final = 3.0  # so long after it was healed a process may still begin, or lose, what it had before
+LEAVING_S: Final = 3.0  # who ends so soon after a fault of its own may not have reached the server to take leave
 
 
 @dataclass(slots=True)
 class Span:
-    """A time in which a server was hurt. ``stream``: of a cluster, whose shard it was."""
+    """A time in which somebody was hurt. ``stream``: of a cluster, whose shard it was."""
 
     since: float
     until: float = math.inf
@@ -26,38 +31,88 @@ class Span:
 @dataclass(slots=True)
 class Harm:
     faults: Counter[str] = field(default_factory=Counter)  # by what happened
-    died: dict[int, float] = field(default_factory=dict)  # process -> when
-    excused: set[int] = field(default_factory=set)  # processes that may lose what they hold
-    touched: set[int] = field(default_factory=set)  # suffered a fault of any kind
+    died: dict[int, float] = field(default_factory=dict)  # process -> when, of those that did not end in peace
+    ended: dict[int, float] = field(default_factory=dict)  # process -> when, of all
+    unasked: dict[int, int] = field(default_factory=dict)  # process -> code, of those that nobody killed
     trimmed: set[str] = field(default_factory=set)
     trimmed_held: set[str] = field(default_factory=set)
-    spans: list[Span] = field(default_factory=list)
+    spans: list[Span] = field(default_factory=list)  # of servers
+    stood: list[tuple[float, float]] = field(default_factory=list)  # (until, seconds): nobody could run (witness.py)
+    lost_bytes: int = 0  # written and not synced when the power went
+    _excused: defaultdict[int, list[Span]] = field(default_factory=lambda: defaultdict(list))
+    _touched: defaultdict[int, list[float]] = field(default_factory=lambda: defaultdict(list))
 
     def note(self, event: Event) -> None:
         about = event.about
-        if event.op == "fault" and event.kind == "invoke":
+        if event.op == "fault":
             self._note_fault(event)
-        elif event.op == "fault" and event.kind == "ok":
-            for span in self.spans:
-                span.until = min(span.until, event.at)  # one at a time: all before it have ended
-        elif event.op == "died" and about["code"] != 0:
-            self.died.setdefault(about["pid"], event.at)
-            self.excused.add(about["pid"])
+        elif event.op == "died":
+            self._note_end(event.at, about["pid"], about["code"], killed_itself=event.pid == about["pid"])
         elif event.op == "trim":
             self.trimmed.update(about["ids"])
             self.trimmed_held.update(about["held"])
+        elif event.op == "stood":
+            self.stood.append((event.at, about["seconds"]))
+        elif event.op == "power":
+            self.lost_bytes += about["lost_bytes"]
 
     def _note_fault(self, event: Event) -> None:
         about = event.about
-        pids = about.get("pids", ())
+        if event.kind == "invoke":
+            self._begin(event.at, about)
+        elif event.kind == "ok":
+            self._heal(event.at, about)
+        else:  # it did not come to it
+            self.faults[about["what"]] -= 1
+
+    def _begin(self, at: float, about: dict[str, Any]) -> None:
         self.faults[about["what"]] += 1
-        self.touched.update(pids)
-        if about.get("excuses"):
-            self.excused.update(pids)
-        if about["what"] == "kill":
-            self.died.update(dict.fromkeys(pids, event.at))
+        for pid in about.get("pids", ()):
+            self._touched[pid].append(at)
+            if about.get("excuses"):
+                self._excused[pid].append(Span(at))
+            if about["what"] == "kill":
+                self.died[pid] = at
         if "stream" in about or about.get("forgets"):
-            self.spans.append(Span(event.at, stream=about.get("stream", ""), forgets=bool(about.get("forgets"))))
+            since = at - about.get("before_s", 0.0)
+            self.spans.append(Span(since, stream=about.get("stream", ""), forgets=bool(about.get("forgets"))))
+
+    def _heal(self, at: float, about: dict[str, Any]) -> None:
+        for pid in about.get("pids", ()):
+            self._touched[pid].append(at)
+            for span in self._excused[pid]:
+                span.until = min(span.until, at)
+        if not about.get("pids"):
+            for span in self.spans:
+                span.until = min(span.until, at)  # one at a time: all before it have ended
+
+    def _note_end(self, at: float, pid: int, code: int, *, killed_itself: bool) -> None:
+        self.ended.setdefault(pid, at)
+        if code == 0:
+            return
+        if pid not in self.died and not killed_itself:
+            self.unasked[pid] = code
+        self.died.setdefault(pid, at)
+
+    # ── excuses ──
+
+    def excuses(self, pid: int, since: float, until: float) -> bool:
+        """Whether a process may have lost what it held in this time, or have begun late what it had read."""
+        if self.died.get(pid, math.inf) <= until:
+            return True
+        return any(span.since <= until and since <= span.until + WAKING_S for span in self._excused.get(pid, ()))
+
+    def nobody_could_run(self, since: float, until: float, least_s: float) -> bool:
+        """Whether the machine, or the stage, stood still for so long in this time."""
+        return any(seconds >= least_s and at - seconds <= until and since <= at for at, seconds in self.stood)
+
+    def left_in_trouble(self, pid: int) -> bool:
+        """Whether a process ended so soon after a fault, its own or the server's, that its name may be left for the
+        janitor."""
+        end = self.ended.get(pid, math.inf)
+        if pid in self.died or any(span.since <= end <= span.until + LEAVING_S for span in self.spans):
+            return True
+        return any(0.0 <= end - at <= LEAVING_S for at in self._touched.get(pid, ()))
 
     @property
     def forgets(self) -> bool:

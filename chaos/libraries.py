@@ -20,6 +20,7 @@ from tests.support.binaries import cache_folder
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 FAKETIME: Final = "libfaketime.so.1"
+OLDER: Final = "43ba8d7"
 
 
 def environment(preload: str, folder: Path) -> dict[str, str]:
@@ -77,20 +78,28 @@ def disk(folder: Path, megabytes: int) -> Iterator[Path]:
         subprocess.run(["umount", "-l", str(place)], capture_output=True, check=False)
 
 
-async def older_tree(folder: Path, commit: str = "") -> Path:
-    """The sources of an earlier version, exported from git: the last tag, else ten commits back."""
+async def older_tree(folder: Path) -> tuple[Path, str]:
+    """The sources of an earlier version, exported from git, and which one it is: the last tag, else an old commit."""
     target = folder / "older"
-    if target.exists():
-        return target / "src"
-    tag = commit or await _git("describe", "--tags", "--abbrev=0") or await _git("rev-parse", "HEAD~10")
+    tag = await _git("describe", "--tags", "--abbrev=0") or await _git("rev-parse", "--short", f"{OLDER}^{{commit}}")
     if not tag:
         raise NotAtHand("an older version needs the history of the repository")
+    if target.exists():
+        return target / "src", tag
     archive = folder / "older.tar"
     if not await _git("archive", "--format=tar", f"--output={archive}", tag, "src") and not archive.exists():
         raise NotAtHand(f"git cannot export {tag}")
     target.mkdir()
     shutil.unpack_archive(archive, target)
-    return target / "src"
+    return target / "src", tag
+
+
+async def commit() -> str:
+    """What is being tried, with a "+" where the tree has changes; "" where there is no repository."""
+    found = await _git("rev-parse", "--short", "HEAD")
+    where = ("src", "chaos", "tests/support", ":!chaos/results")
+    changed = await _git("status", "--porcelain", "--untracked-files=no", "--", *where)
+    return f"{found}+" if changed else found
 
 
 async def _git(*words: str) -> str:

@@ -13,11 +13,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
-from chaos import plays
-from chaos.checker import Breach, Verdict, judge
+from chaos import libraries, plays
+from chaos.checker import judge
 from chaos.scenario import Scenario
 from chaos.stage import stage
 from chaos.topology import Kind, NotAtHand
+from chaos.verdict import Breach, Verdict
 from tests.support.servers import ServerMissing
 
 RESULTS: Final = Path(__file__).with_name("results")
@@ -46,6 +47,7 @@ class Result:
     mutant: str = ""
     date: str = ""
     machine: str = ""
+    commit: str = ""
     skipped: str = ""
     breaches: dict[str, Any] = field(default_factory=dict)
     figures: dict[str, Any] = field(default_factory=dict)
@@ -90,6 +92,7 @@ async def run(
     result = Result(scenario.row, scenario.name, scenario.what, seed, server, topology, mutant=mutant)
     result.date = datetime.now(UTC).isoformat(timespec="seconds").removesuffix("+00:00")
     result.machine = f"{os.cpu_count()} cores, Python {platform.python_version()}"
+    result.commit = await libraries.commit()
     result.durability = scenario.promise.level
     result.fsync = scenario.server.fsync if scenario.server.aof else "no"
     result.lease_s = scenario.staff.lease_s
@@ -122,6 +125,8 @@ async def _played(
         verdict = await play(told)
         if verdict is None:
             verdict = judge(told.facts(await told.finish()))
+        if told.older:
+            verdict.figures["older"] = told.older
         if verdict.breaches:
             keep(told.folder)
         return verdict, version

@@ -11,6 +11,7 @@ from chaos.facts import Promise
 from chaos.feeder import Traffic
 from chaos.topology import KINDS, Kind, ServerPlan
 
+BLOCK_S: Final = 20.0  # of a mix that shifts
 EVERY: Final = ("redis8", "valkey9", "redis6", "redis7")
 
 
@@ -67,16 +68,17 @@ class Scenario:
     play: str = ""  # a script of its own in chaos.plays, instead of traffic and plans
     rescues: bool = False  # L1 is judged: within a lease and a scan after a death
     quiet_share: float = 0.0  # of the time, in blocks, in which nothing goes wrong
+    mixed_share: float = 1.0  # of the kinds of faults, drawn anew for each block, that happen in it
 
 
 def schedule(scenario: Scenario, seed: int, seconds: float) -> list[Moment]:
     """What goes wrong when. The same scenario, seed and length give the same schedule."""
     rng = random.Random(f"{scenario.name}:{seed}")
     moments: list[Moment] = []
-    for plan in scenario.plans:
+    for number, plan in enumerate(scenario.plans):
         at, planned = plan.first_s + rng.uniform(0, plan.every_s[0]), 0
         while at < seconds - 0.5 and planned < plan.most:
-            if not _is_quiet(scenario, at):
+            if not _is_quiet(scenario, at) and _is_in(scenario, seed, number, at):
                 moments.append(Moment(round(at, 4), plan.fault, rng.getrandbits(32), plan.words))
                 planned += 1
             at += rng.uniform(*plan.every_s)
@@ -84,5 +86,11 @@ def schedule(scenario: Scenario, seed: int, seconds: float) -> list[Moment]:
 
 
 def _is_quiet(scenario: Scenario, at: float) -> bool:
-    """The last part of every block of 20 s."""
-    return at % 20.0 > 20.0 * (1.0 - scenario.quiet_share)
+    """The last part of every block."""
+    return at % BLOCK_S > BLOCK_S * (1.0 - scenario.quiet_share)
+
+
+def _is_in(scenario: Scenario, seed: int, number: int, at: float) -> bool:
+    """Whether a kind of fault is in the mix of the block that a moment falls into."""
+    block = int(at // BLOCK_S)
+    return random.Random(f"{scenario.name}:{seed}:{number}:{block}").random() < scenario.mixed_share

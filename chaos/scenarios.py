@@ -40,6 +40,7 @@ ROWS: Final = (
         (Plan("kill-child", (0.9, 1.6)),),
         Staff(workers=3, supervised=True, lease_s=10.0),
         promise=Promise(burns=1),
+        rescues=True,
         servers=("redis8", "valkey9"),
     ),
     Scenario(
@@ -83,8 +84,8 @@ ROWS: Final = (
         Traffic({"ok": 1.0}),
         staff=Staff(lease_s=1.0),
         play="rooms",
-        topologies=("single",),
         seconds=0.0,
+        played=KINDS,
     ),
     Scenario(
         4,
@@ -223,7 +224,7 @@ ROWS: Final = (
         "one-way and full partition of a worker",
         Traffic({"ok": 0.9, "slow": 0.06, "sink": 0.04}, rate=2_500, slow_s=(0.1, 0.6)),
         (Plan("partition", (2.0, 3.0)), Plan("partition", (2.5, 3.5), {"one_way": True})),
-        Staff(workers=4, lease_s=0.6, proxied=True),
+        Staff(workers=4, lease_s=1.0, proxied=True),
         promise=Promise(burns=ANY),
     ),
     Scenario(
@@ -233,7 +234,7 @@ ROWS: Final = (
         Traffic({"ok": 0.95, "slow": 0.05}, rate=800, slow_s=(0.1, 1.0)),
         (Plan("slow", (2.0, 3.0), {"delay_s": 0.2}), Plan("slow", (3.0, 4.0), {"bytes_per_s": 10_000})),
         Staff(workers=3, lease_s=4.0, concurrency=50, proxied=True),
-        promise=Promise(burns=ANY, robs=True),
+        promise=Promise(burns=ANY),
     ),
     Scenario(
         16,
@@ -263,7 +264,7 @@ ROWS: Final = (
         "ACL right removed, password rotated",
         Traffic(QUICK, rate=2_500),
         (Plan("remove-right", (2.0, 3.0)), Plan("rotate-password", (2.5, 3.5))),
-        promise=Promise(burns=ANY),
+        promise=Promise(burns=ANY, ends=True),
     ),
     Scenario(
         19,
@@ -284,6 +285,15 @@ ROWS: Final = (
         rescues=True,
     ),
     Scenario(
+        20,
+        "keyspace-requeue",
+        "the same with recovery by requeue, which listens to them",
+        Traffic({"ok": 0.93, "slow": 0.05, "flaky": 0.02}, rate=1_500, slow_s=(0.1, 0.4)),
+        (Plan("keyspace", (0.3, 0.6)), Plan("kill", (2.0, 3.0))),
+        Staff(workers=4, options={"requeue": {"interval": "500ms", "min_idle": "200ms", "max_retries": 19}}),
+        promise=Promise(burns=ANY, rescue_s=1.75),  # a lock of a second, an interval, and their spread
+    ),
+    Scenario(
         21,
         "trimmed",
         "XTRIM, XDEL",
@@ -297,8 +307,10 @@ ROWS: Final = (
         "vanished",
         "DEL, XGROUP DESTROY",
         Traffic(QUICK, rate=3_000),
-        (Plan("destroy-group", (1.5, 2.5)), Plan("delete-stream", (4.0, 5.0))),
+        # Seldom enough that most is neither done shortly before nor after: that must be done once.
+        (Plan("destroy-group", (1.0, 9.0), first_s=5.0), Plan("delete-stream", (1.0, 9.0), first_s=12.0, most=1)),
         promise=Promise(keeps=False),
+        seconds=15.0,
     ),
     Scenario(
         21,
@@ -306,14 +318,14 @@ ROWS: Final = (
         "WRONGTYPE in the dead letters' place",
         Traffic({"ok": 0.85, "sink": 0.05, "bury": 0.06, "raise": 0.04}, rate=1_500),
         (Plan("wrong-type", (1.5, 2.5)),),
-        promise=Promise(burns=ANY, max_attempts=5),
+        promise=Promise(burns=ANY, max_attempts=5, ends=True),
     ),
     Scenario(
         21,
         "set-back",
         "XGROUP SETID back",
         Traffic(QUICK, rate=3_000),
-        (Plan("set-id-back", (0.8, 1.5)),),
+        (Plan("set-id-back", (6.0, 7.0)),),
         promise=Promise(keeps=False),
     ),
     Scenario(
@@ -341,7 +353,7 @@ ROWS: Final = (
         "one owner name twice",
         Traffic({"slow": 0.5, "ok": 0.5}, rate=500, slow_s=(0.1, 0.6)),
         staff=Staff(workers=1, lease_s=1.0, concurrency=100, settings={"app": {"owner": "twin", "grace": "2s"}}),
-        promise=Promise(burns=ANY),
+        promise=Promise(burns=ANY, ends=True),
         play="twins",
         seconds=6.0,
     ),
@@ -371,8 +383,8 @@ ROWS: Final = (
         "server clock +1 h, -1 h",
         Traffic(QUICK, rate=2_000),
         (
-            Plan("move-clock", (5.0, 6.0), {"seconds": 3600}, first_s=0.5),
-            Plan("move-clock", (5.0, 6.0), {"seconds": -3600}, first_s=4.0),
+            Plan("move-clock", (1.0, 1.0), {"seconds": 3600}, most=1),
+            Plan("move-clock", (1.0, 1.0), {"seconds": -3600}, first_s=3.5, most=1),
         ),
         server=ServerPlan(preload="faketime"),
         promise=Promise(robs=True, burns=ANY),
@@ -386,8 +398,8 @@ ROWS: Final = (
         "worker clock jump",
         Traffic({**QUICK, "bury": 0.01}, rate=3_000),
         (
-            Plan("move-clock", (4.0, 5.0), {"seconds": 3600}),
-            Plan("move-clock", (4.0, 5.0), {"seconds": -3600}, first_s=3.0),
+            Plan("move-clock", (1.0, 1.0), {"seconds": 3600}, most=1),
+            Plan("move-clock", (1.0, 1.0), {"seconds": -3600}, first_s=3.5, most=1),
         ),
         Staff(lease_s=2.0, preload="faketime"),  # reading a faked clock is slow, and on a busy machine slow is late
     ),
@@ -444,7 +456,29 @@ ROWS: Final = (
         promise=Promise(burns=ANY, max_attempts=10),
         seconds=20.0,
         quiet_share=0.25,
+        mixed_share=0.8,
         topologies=("single",),
+    ),
+    Scenario(
+        31,
+        "mix-replicated",
+        "the same behind sentinels and in a cluster, with a failover",
+        Traffic(OFTEN_SLOW, rate=800, batch=20, slow_s=(0.1, 1.0), level="replicated"),
+        (
+            Plan("kill", (2.0, 4.0)),
+            Plan("pause", (4.0, 8.0)),
+            Plan("cut", (4.0, 8.0), {"storm": 2}),
+            Plan("flush-scripts", (1.0, 3.0)),
+            Plan("roll", (3.0, 6.0)),
+            Plan("failover-partitioned", (6.0, 6.0), first_s=3.0, most=1),
+        ),
+        Staff(workers=4, lease_s=1.0, proxied=True),
+        server=ServerPlan(patience_s=1.5),
+        promise=Promise(level="replicated", keeps=False, burns=ANY),
+        seconds=20.0,
+        quiet_share=0.25,
+        topologies=REPLICATED,
+        played=REPLICATED,
     ),
 )
 

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import random
+import re
 import secrets
 import tempfile
 import time
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from contextvars import ContextVar
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
 import redis
 
-from chaos import libraries
+from chaos import libraries, witness
 from chaos.collect import collect
 from chaos.crew import Crew, Worker
 from chaos.facts import Facts, Left
@@ -31,7 +34,9 @@ from tests.support.proxy import Proxy
 from tests.support.servers import Server
 
 STREAM: Final = "orders"
+FAULT: Final[ContextVar[str]] = ContextVar("fault", default="")  # of the schedule, that a task is about
 BROKEN_DRAIN_S: Final = 2.0  # how long a mutant is waited for; that it is late is not what it is caught by
+SUPERVISED_S: Final = 0.25  # in which a dead child's messages start again
 QUIET_S: Final = 1.0  # how long an idle crew is watched for spinning
 
 
@@ -58,6 +63,10 @@ class Stage:
         self.feeder: Feeder
         self.moving = asyncio.Lock()
         self.begun = self.ended = 0.0
+        self.planned: set[str] = set()  # faults of the schedule
+        self.happened: set[str] = set()
+        self.older = ""  # which version some of the workers run
+        self.stuck: list[Worker] = []  # told to end, and did not in time
 
     @property
     def stream(self) -> str:
@@ -75,11 +84,19 @@ class Stage:
     def note_fault(
         self, what: str, workers: list[Worker] | None = None, *, excuses: bool = False, **about: Any
     ) -> None:
-        pids = [worker.pid for worker in workers or []]
+        """Before it happens. ``excuses``: the workers may lose what they hold, until it is healed for them."""
+        self.note_harm(what, [worker.pid for worker in workers or []], excuses=excuses, **about)
+
+    def note_harm(self, what: str, pids: list[int], *, excuses: bool = False, **about: Any) -> None:
+        self.happened.add(FAULT.get())
         self.pen.note("fault", "invoke", what=what, pids=pids, excuses=excuses, **about)
 
-    def healed_fault(self, what: str) -> None:
-        self.pen.note("fault", "ok", what=what)
+    def healed_fault(self, what: str, workers: list[Worker] | None = None) -> None:
+        self.pen.note("fault", "ok", what=what, pids=[worker.pid for worker in workers or []])
+
+    def failed_fault(self, what: str) -> None:
+        """It was noted, and then it did not come to it."""
+        self.pen.note("fault", "fail", what=what)
 
     def id_of(self, raw: bytes, stream: str = "") -> str:
         """A message's id as it is written in the histories."""
@@ -99,6 +116,8 @@ class Stage:
             "backoff": {"first": 0.02, "cap": 0.2},
             **staff.options,
         }
+        if "requeue" in staff.options:
+            del handler["max_attempts"]  # max_retries says it
         return {
             "url": self.topology.url,
             "folder": str(self.folder),
@@ -127,7 +146,7 @@ class Stage:
             return
         for number in range(staff.workers):
             if number < staff.older:
-                tree = await libraries.older_tree(self.folder)
+                tree, self.older = await libraries.older_tree(self.folder)
                 await self.hire(zygote="older", env={"PYTHONPATH": str(tree)}, tag="older")
             else:
                 await self.hire()
@@ -138,6 +157,7 @@ class Stage:
     async def play(self) -> None:
         """Traffic for so long, and the schedule beside it; returns when all faults are healed."""
         moments = schedule(self.scenario, self.seed, self.seconds)
+        self.planned = {moment.fault for moment in moments}
         self.begun = time.monotonic()
         feeding = asyncio.create_task(self.feeder.run(self.seconds))
         faults = [asyncio.create_task(self._happen(moment)) for moment in moments]
@@ -151,11 +171,12 @@ class Stage:
 
     async def _happen(self, moment: Moment) -> None:
         await asyncio.sleep(max(0.0, self.begun + moment.at_s - time.monotonic()))
+        FAULT.set(moment.fault)
         try:
             await FAULTS[moment.fault](self, random.Random(moment.seed), **moment.words)
         except redis.RedisError as error:
             # Another fault holds the server just now; what this one had set in it goes with the restart.
-            self.pen.note("fault", "fail", what=moment.fault, error=type(error).__name__)
+            self.pen.note("interfered", what=moment.fault, error=type(error).__name__)
 
     async def drain(self) -> tuple[bool, float]:
         """Wait until nothing is unread, pending or waiting. Answers whether, and how long it took."""
@@ -185,17 +206,27 @@ class Stage:
         await asyncio.sleep(QUIET_S)
         return float(processed() - before - len(masters)) / QUIET_S / workers / len(self.streams)
 
+    def _connections(self) -> dict[str, int]:
+        """How many each worker has to one server, at most, beyond the two of each stream."""
+        most: Counter[str] = Counter()
+        for node in self.topology.nodes:
+            owners = [re.match(r"headrace:([^:]+-\d+-\w+)", str(row["name"])) for row in node.client_list()]
+            for owner, count in Counter(found[1] for found in owners if found).items():
+                most[owner] = max(most[owner], count)
+        return {owner: count - 2 * len(self.streams) for owner, count in most.items()}
+
     async def finish(self) -> Left:
         """Heal is done: drain, watch, stop, and look at what is left."""
         left = Left()
         left.drained, left.drain_s = await self.drain()
         if left.drained and not self.scenario.staff.supervised and not self.broken:
             left.idle_commands_per_s = await self.idle_commands_per_s()
+            left.connections = self._connections()
         stuck = await self.crew.stop()
         if self.scenario.staff.supervised:
             self.parent.terminate()
             await asyncio.wait_for(self.parent.wait(), 40)
-        left.clients += [f"of worker {worker.pid}, which did not end" for worker in stuck]
+        left.stuck += [f"{worker.pid}" for worker in (*self.stuck, *stuck)]
         collect(self, left)
         return left
 
@@ -205,7 +236,9 @@ class Stage:
         mortal = MORTAL & self.scenario.traffic.mix.keys()
         orders = {n: self.orders.order(n) for n in numbers} if mortal else {}
         promise = self.scenario.promise
-        if self.scenario.rescues:
+        if self.scenario.rescues and self.scenario.staff.supervised:
+            promise = replace(promise, rescue_s=SUPERVISED_S)
+        elif self.scenario.rescues:
             promise = replace(promise, rescue_s=self.lease_s * (1.0 if self.topology.native else 1.25))
         return Facts(
             promise=promise,
@@ -213,8 +246,10 @@ class Stage:
             left=left,
             poison={n: self.orders.payload(n) for n, order in orders.items() if order.do in dying},
             mortal=frozenset(n for n, order in orders.items() if order.do in mortal) | self.mortal,
+            lease_s=self.lease_s,
             begun=self.begun,
             ended=self.ended,
+            unhappened=sorted(self.planned - self.happened),
         )
 
 
@@ -231,6 +266,7 @@ async def stage(
         servers = make(topology, server, canary, scenario.server, place, env)
         stack.callback(servers.close)
         told = Stage(scenario, seed, seconds, servers, folder)
+        await stack.enter_async_context(witness.watching(folder))
         told.canary = canary
         told.crew = Crew(
             folder,

@@ -17,7 +17,7 @@ END: Final = "<!-- chaos: end -->"
 GUARANTEES: Final = Path(__file__).resolve().parents[1] / "GUARANTEES.md"
 COLUMNS: Final = (
     *("#", "fault", "servers", "topology", "runs (seeds)", "messages", "faults", "lost", "twice", "refused", "burnt"),
-    *("rescue p50/p99/max ms", "gap s", "drain s", "fsync", "held"),
+    *("rescue p50/p99/max ms", "gap s", "drain s", "adds confirmed", "fsync", "held"),
 )
 Run = Mapping[str, Any]
 
@@ -68,7 +68,8 @@ def _summary(played: Sequence[Run]) -> str:
     )
     head = (
         f"{len(played):,} runs on {', '.join(versions)}, {dates[0]} to {dates[-1]}, seeds {_shown(seeds)}, "
-        f"{played[-1]['machine']}: {messages:,} messages, {_total(played, 'deaths'):,} processes killed."
+        f"{played[-1]['machine']}: {messages:,} messages, "
+        f"{_total(played, 'deaths') - _total(played, 'ended_by_themselves'):,} processes killed."
     )
     forgets = (
         "without the rows in which the server itself forgets, by power loss, failover or XGROUP DESTROY: see below"
@@ -100,11 +101,13 @@ def _row(row: int, what: str, runs: Sequence[Run]) -> str:
     played = [run for run in runs if not run["skipped"]]
     if not played:
         why = runs[-1]["skipped"] if runs else "not run yet"
-        return f"| {row} | {what} | " + " | ".join(["-"] * 13) + f" | skipped: {why} |"
+        return f"| {row} | {what} | " + " | ".join(["-"] * (len(COLUMNS) - 3)) + f" | skipped: {why} |"
     faults: dict[str, int] = defaultdict(int)
     for run in played:
         for name, times in run.get("faults", {}).items():
             faults[name] += times
+        if "reached" in run:
+            faults["killed at a point"] += run["reached"]
     rescue = [f"{max(run.get(f'rescue_{word}_ms', 0) for run in played):,.0f}" for word in ("p50", "p99", "max")]
     broken = sorted({name for run in played for name in run["breaches"]})
     cells = [
@@ -119,6 +122,7 @@ def _row(row: int, what: str, runs: Sequence[Run]) -> str:
         "/".join(rescue) if any(run.get("rescued") for run in played) else "-",
         f"{max(run.get('longest_gap_s', 0.0) for run in played):.1f}",
         f"{max(run.get('drain_s', 0.0) for run in played):.1f}",
+        played[-1]["durability"],
         played[-1]["fsync"],
         "yes" if not broken else f"**no: {', '.join(broken)}**",
     ]

@@ -17,13 +17,14 @@ import os
 import signal
 import sys
 import time
+import zlib
 from collections.abc import Awaitable
 from pathlib import Path
 from typing import Any, Final
 
 from chaos import detour, mutants
 from chaos.orders import Order
-from headrace import App, Bury, Delivery, DeliveryLost, Effect, HeadraceError
+from headrace import App, Bury, Delivery, DeliveryLost, Effect, HeadraceError, Requeue
 from headrace.config import ConnectSettings
 from tests.support.history import Pen
 
@@ -78,7 +79,9 @@ class Handler:
         self._qualified = qualified  # several streams: an id alone does not name a message
 
     async def handle(self, order: Order, delivery: Delivery[Order]) -> None:
-        id_ = f"{delivery.stream}/{delivery.id}" if self._qualified else delivery.id
+        id_ = delivery.original_id  # of a requeued copy, the message that it is
+        if self._qualified:
+            id_ = f"{delivery.stream}/{id_}"
         who: dict[str, Any] = {"id": id_, "owner": delivery.owner, "attempt": delivery.attempt}
         self._pen.note("start", "", **who, n=order.n, do=order.do)
         try:
@@ -94,18 +97,18 @@ class Handler:
         first = delivery.attempt == 1
         if do == "sink":
             effect = Effect.xadd(sink_of(delivery.stream), {"id": delivery.id, "attempt": str(delivery.attempt)})
-            await self._end("ack", delivery.ack(effects=[effect]), who)
+            await self._end("ack", delivery.ack(effects=[effect]), delivery, who)
         elif do == "again" and first:
-            await self._end("retry", delivery.retry(after="20ms"), who)
+            await self._end("retry", delivery.retry(after="20ms"), delivery, who)
         elif do == "handback" and first and not delivery.level:
-            await self._end("release", delivery.release(), who)
+            await self._end("release", delivery.release(), delivery, who)
         elif (do == "grave" and first) or do == "bury":
-            await self._end("bury", delivery.bury("as the order says"), who)
+            await self._end("bury", delivery.bury("as the order says"), delivery, who)
         elif do == "raise" or (do == "flaky" and first):
             self._pen.note("retry", "info", **who)
             raise RuntimeError("as the order says")
         else:
-            await self._end("ack", delivery.ack(), who)
+            await self._end("ack", delivery.ack(), delivery, who)
 
     async def _work(self, do: str, seconds: float, who: dict[str, Any]) -> None:
         """What takes time, or the process's life."""
@@ -127,12 +130,12 @@ class Handler:
         finally:
             self._pen.note("retry", "info", **who)
 
-    async def _end(self, op: str, ending: Awaitable[None], who: dict[str, Any]) -> None:
+    async def _end(self, op: str, ending: Awaitable[None], delivery: Delivery[Order], who: dict[str, Any]) -> None:
         self._pen.note(op, "invoke", **who)
         try:
             await ending
         except DeliveryLost:
-            self._pen.note(op, "fail", **who)
+            self._pen.note(op, "fail", **who, resent=delivery.resent)
         except (HeadraceError, asyncio.CancelledError):
             self._pen.note(op, "info", **who)
             raise
@@ -141,14 +144,14 @@ class Handler:
 
 
 class Sized:
-    """The handler of row 23: any bytes at all, judged by their length."""
+    """The handler of row 23: any bytes at all, judged by their checksum."""
 
     def __init__(self, pen: Pen) -> None:
         self._pen = pen
 
     async def handle(self, payload: bytes, delivery: Delivery[bytes]) -> None:
         who: dict[str, Any] = {"id": delivery.id, "owner": delivery.owner, "attempt": delivery.attempt}
-        self._pen.note("start", "", **who, n=len(payload), words=len(delivery.raw_fields))
+        self._pen.note("start", "", **who, n=zlib.crc32(payload), words=len(delivery.raw_fields))
         if payload[:1] == b"!":
             self._pen.note("bury", "invoke", **who)
             raise Bury("a dead letter of any size")
@@ -186,9 +189,12 @@ def make_app(settings: dict[str, Any]) -> App:
         if settings.get("sized")
         else Handler(pen, healed, qualified=settings.get("qualified", False)).handle
     )
+    handler = dict(settings["handler"])
+    if "requeue" in handler:
+        handler["recovery"] = Requeue(**handler.pop("requeue"))
     for stream in settings["streams"]:
         options = {"max_bytes": settings["max_bytes"]} if "max_bytes" in settings else {}
-        app.stream(stream, kind, **options).handler(group=GROUP, **settings["handler"])(handle)
+        app.stream(stream, kind, **options).handler(group=GROUP, **handler)(handle)
     return app
 
 

@@ -13,6 +13,7 @@
 
 from __future__ import annotations
 
+import re
 import secrets
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
@@ -59,6 +60,19 @@ def present(start: Callable[..., Server], key: str, **options: object) -> Server
         if in_ci() and missing.required:
             pytest.fail(str(missing))
         pytest.skip(f"MISSING SERVER: {missing}")
+
+
+# ── failures that are run once more (make test) ─────────────────────────────────────────────────────────
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """pytest-xdist writes a test's group behind its name, and `--last-failed` would not know it any more without."""
+    cache = getattr(session.config, "cache", None)
+    if cache is None or hasattr(session.config, "workerinput"):
+        return
+    failed = cache.get("cache/lastfailed", {})
+    cache.set("cache/lastfailed", {re.sub(r"@[\w.-]+$", "", name): True for name in failed})
 
 
 # ── the matrix ───────────────────────────────────────────────────────────────────────────────────────

@@ -47,6 +47,7 @@ def server() -> Iterator[Arena]:
         yield one
 
 
+@pytest.mark.long
 def test_the_program_measures_headrace_and_prints_one_json_object() -> None:
     words = ["peers", "--only=headrace", "--part=rates", "--rounds=1", "--seconds=0.05", "--server=embedded", "--json"]
     done = subprocess.run(

@@ -1,10 +1,14 @@
 #!/bin/sh
-# Find Java 17 or newer for Spark. Where it is missing and apt can install it, do; else say how. Never fails: what needs
-# Java says so itself.
+# Find Java 17 or newer for Spark, which starts that of JAVA_HOME where it is set. Where none is and apt can install one,
+# do; else say how. Never fails: what needs Java says so itself.
 major() { "$1" -version 2>&1 | sed -n 's/.*version "\([0-9]*\).*/\1/p' | head -n 1; }
 found() { [ -n "$1" ] && [ -x "$1" ] && [ "$(major "$1")" -ge 17 ] 2>/dev/null; }
 
-if found "${JAVA_HOME:+$JAVA_HOME/bin/java}" || found "$(command -v java)"; then exit 0; fi
+if [ -n "$JAVA_HOME" ]; then
+  found "$JAVA_HOME/bin/java" || echo "Spark needs Java 17 or 21, and JAVA_HOME is none: $JAVA_HOME" >&2
+  exit 0
+fi
+if found "$(command -v java)"; then exit 0; fi
 if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1; then
   echo "installing Java 17 for Spark"
   (apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends \

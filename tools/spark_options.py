@@ -30,9 +30,19 @@ HEAD = """\
 
 Names are read in any case. An unknown name is refused, with the nearest known one; so is a value that does not fit.
 Durations are seconds, or numbers with units: `500ms`, `10s`, `1h30m`, `7d`. Sizes are bytes, or a number with a unit:
-`4MB`, `4MiB`. A wrong option, a server that is not there or a wrong password is told by `load()` and `save()`; where
-you give a schema of your own, or write a stream, Spark runs nothing of ours before it plans, and it is told by the
-first action, or as the exception of the query. What the options promise is in [semantics.md](semantics.md)."""
+`4MB`, `4MiB`. What the options promise is in [semantics.md](semantics.md).
+
+A wrong option, a server that is not there or a wrong password is one error, without the password, as early as Spark
+runs anything of ours:
+
+| | told by |
+|---|---|
+| `read`, `readStream` | `load()`; over Spark Connect, where that asks nobody, the first action or `start()` |
+| `read` with a schema of your own | the first action |
+| `readStream` with a schema of your own | the exception of the query, at once after `start()` |
+| `write` | `save()` |
+| `writeStream` | the exception of the query, with its first batch: while there is nothing to write, nothing is said |
+| `headrace.spark.check(**options)` | itself: call it before `load()` or `start()` where you want to know |"""
 
 SOURCE = """\
 ## Source

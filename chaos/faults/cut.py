@@ -56,7 +56,7 @@ async def cut_mid_frame(stage: Stage, rng: random.Random, /) -> None:
     try:
         await asyncio.wait_for(done.wait(), 1.0)
     except TimeoutError:
-        pass
+        stage.failed_fault("cut mid-frame")  # nothing long enough came by
     finally:
         proxy.cut_reply = None
 
@@ -74,7 +74,7 @@ async def partition(stage: Stage, rng: random.Random, /, *, leases: float = 2.0,
         proxy.holding = True
     await asyncio.sleep(leases * stage.lease_s)
     proxy.hold_replies = proxy.holding = False
-    stage.healed_fault("partition")
+    stage.healed_fault("partition", [worker])
 
 
 async def slow(
@@ -85,11 +85,11 @@ async def slow(
     if found is None:
         return
     worker, proxy = found
-    stage.note_fault("latency" if delay_s else "throttle", [worker])
+    stage.note_fault("latency" if delay_s else "throttle", [worker], excuses=True)
     proxy.delay_s, proxy.bytes_per_s = delay_s, bytes_per_s
     await asyncio.sleep(s)
     proxy.delay_s, proxy.bytes_per_s = 0.0, 0
-    stage.healed_fault("slow")
+    stage.healed_fault("slow", [worker])
 
 
 async def refuse(stage: Stage, rng: random.Random, /, *, word: str = "LOADING", s: float = 0.5) -> None:

@@ -15,6 +15,8 @@ from headrace.names import keys_of, waiting_group
 if TYPE_CHECKING:
     from chaos.stage import Stage
 
+FLOOR_S = 1.5  # a group that vanished comes back where it was so long ago, at most (janitor.FLOOR_MS and its way)
+
 # Deletes some pending entries and says which. KEYS 1 stream · ARGV 1 group 2 how many 3 owner "" or one to spare
 _DELETE_HELD = """
 local ids = {}
@@ -76,17 +78,19 @@ async def trim(stage: Stage, rng: random.Random, /, *, stay: int = 200) -> None:
 
 async def delete_stream(stage: Stage, rng: random.Random, /) -> None:
     """DEL of the stream: everything in it is gone, groups and all. Workers make it again and go on."""
-    stage.note_fault("DEL")
+    stage.note_fault("DEL", forgets=True, before_s=FLOOR_S)
     admin: Any = stage.topology.admin
     _, ids = admin.eval(_TRIM.replace("redis.call('XTRIM', KEYS[1], 'MAXLEN', ARGV[1])", "redis.call('DEL', KEYS[1])"),
                         1, stage.stream, 0, GROUP, waiting_group(GROUP))  # fmt: skip
     stage.pen.note("trim", ids=[stage.id_of(id_) for id_ in ids], held=[])
+    stage.healed_fault("DEL")
 
 
 async def destroy_group(stage: Stage, rng: random.Random, /) -> None:
     """XGROUP DESTROY while workers run: it comes back just below its lowest unfinished message."""
-    stage.note_fault("XGROUP DESTROY")
+    stage.note_fault("XGROUP DESTROY", forgets=True, before_s=FLOOR_S)
     stage.topology.admin.xgroup_destroy(stage.stream, GROUP)
+    stage.healed_fault("XGROUP DESTROY")
 
 
 async def wrong_type(stage: Stage, rng: random.Random, /, *, s: float = 0.6) -> None:
@@ -103,10 +107,11 @@ async def wrong_type(stage: Stage, rng: random.Random, /, *, s: float = 0.6) -> 
 
 async def set_id_back(stage: Stage, rng: random.Random, /, *, back: int = 50) -> None:
     """XGROUP SETID to a place that was read already: what is done is handed out again, and robs who holds it."""
-    stage.note_fault("SETID back", stage.crew.alive, excuses=True)
+    stage.note_fault("SETID back", forgets=True)
     admin: Any = stage.topology.admin
     reached = {row["name"]: row["last-delivered-id"] for row in admin.xinfo_groups(stage.stream)}[GROUP.encode()]
     # From where the group has come to, not from the end of the stream: that may be ahead, and skip what is unread.
     last = [id_ for id_, _ in admin.xrevrange(stage.stream, max=reached, count=back)]
     if last:
         admin.xgroup_setid(stage.stream, GROUP, last[-1])
+    stage.healed_fault("SETID back")

@@ -20,7 +20,8 @@ async def kill(stage: Stage, rng: random.Random, /, *, at_once: int = 1, spare: 
     """SIGKILL some workers; the crew replaces them. `spare` of those that have joined are left alive."""
     joined = [worker for worker in stage.crew.alive if worker.joined and not worker.paused]
     for worker in rng.sample(joined, max(0, min(at_once, len(joined) - spare))):
-        stage.crew.kill(worker)
+        stage.note_fault("kill", [worker], excuses=True)
+        worker.signal(signal.SIGKILL)
 
 
 async def kill_child(stage: Stage, rng: random.Random, /) -> None:
@@ -29,7 +30,7 @@ async def kill_child(stage: Stage, rng: random.Random, /) -> None:
     if len(told) < 2:
         return
     child = int(rng.choice(sorted(told)))
-    stage.pen.note("fault", "invoke", what="kill", pids=[child], excuses=True)
+    stage.note_harm("kill", [child], excuses=True)
     with suppress(ProcessLookupError):
         os.kill(child, signal.SIGKILL)
 
@@ -41,10 +42,12 @@ async def roll(stage: Stage, rng: random.Random, /, *, grace_s: float = 15.0) ->
         return
     worker = rng.choice(joined)
     worker.kept = False
-    stage.note_fault("roll", [worker])
+    stage.note_fault("roll")  # without its name: it must leave well
     successor = await stage.hire()
     await wait_until(lambda: successor.joined or not successor.alive, 20.0, 0.02, what="the successor")
     worker.signal(signal.SIGTERM)
     with suppress(AssertionError):
         await wait_until(lambda: not worker.alive, grace_s, 0.02)
+    if worker.alive:
+        stage.stuck.append(worker)
     await asyncio.sleep(0)

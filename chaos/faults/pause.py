@@ -42,7 +42,7 @@ async def pause(
         worker.signal(signal.SIGCONT)
         await asyncio.sleep(between_s)
     worker.paused = False
-    stage.healed_fault("pause")
+    stage.healed_fault("pause", [worker])
 
 
 async def _taken_over(stage: Stage, worker: Worker) -> None:

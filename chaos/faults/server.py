@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 async def kill_server(stage: Stage, rng: random.Random, /, *, away_s: tuple[float, float] = (0.2, 0.8)) -> None:
     """SIGKILL, and a restart from its append-only file."""
-    stage.note_fault("kill server")
+    stage.note_fault("kill server", forgets=True)
     await asyncio.to_thread(stage.server.kill)
     await asyncio.sleep(rng.uniform(*away_s))
     await asyncio.to_thread(stage.topology.restart, stage.server)
@@ -25,7 +25,7 @@ async def kill_server(stage: Stage, rng: random.Random, /, *, away_s: tuple[floa
 
 async def power_loss(stage: Stage, rng: random.Random, /, *, away_s: tuple[float, float] = (0.1, 0.4)) -> None:
     """SIGKILL, then every file is cut to what was written when it was last synced, and the server restarts."""
-    stage.note_fault("power loss")
+    stage.note_fault("power loss", forgets=True)
     await asyncio.to_thread(stage.server.kill)
     lost = _cut_to_synced(stage.server.directory, libraries.synced(stage.folder))
     stage.pen.note("power", lost_bytes=lost)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
 
-from chaos.checker import Verdict
 from chaos.plays import clock, crash_points, herd, poison, rooms, sizes, spark, traffic, twins
 from chaos.stage import Stage
+from chaos.verdict import Verdict
 
 Play = Callable[[Stage], Awaitable[Verdict | None]]
 """Returns None for the usual end: drain, stop, collect, judge."""

@@ -17,9 +17,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
-from chaos.checker import Breach, Verdict, judge
+from chaos.checker import judge
 from chaos.crew import ROOT
 from chaos.stage import Stage
+from chaos.verdict import Breach, Verdict
 from chaos.worker import GROUP, VARIABLE
 from headrace import points
 from tests.support.history import Event

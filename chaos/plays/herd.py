@@ -10,8 +10,9 @@ import asyncio
 import time
 from typing import Any, Final
 
-from chaos.checker import Breach, Verdict, judge
+from chaos.checker import judge
 from chaos.stage import Stage
+from chaos.verdict import Breach, Verdict
 from chaos.worker import GROUP
 from tests.support.history import Event, History
 from tests.support.wait import wait_until

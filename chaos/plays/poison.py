@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 
-from chaos.checker import Breach, Verdict, judge
+from chaos.checker import judge
 from chaos.plays import traffic
 from chaos.stage import Stage
+from chaos.verdict import Breach, Verdict
 from headrace import App
 
 

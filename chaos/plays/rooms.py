@@ -10,12 +10,24 @@ import asyncio
 import time
 from typing import Any, Final
 
-from chaos.checker import Breach, Verdict
 from chaos.stage import Stage
+from chaos.topology import Topology
+from chaos.verdict import Breach, Verdict
 from tests.support.owners import Owners
 
 ROOMS: Final = 3
 EACH: Final = {0.1: 60, 0.0: 300}  # seconds a message takes -> messages of each stream
+
+
+class Where:
+    """The servers under test as owners and whoever adds see them."""
+
+    def __init__(self, topology: Topology) -> None:
+        self.url = topology.url
+        self._topology = topology
+
+    def sync(self) -> Any:
+        return self._topology.admin
 
 
 async def play(stage: Stage) -> Verdict:
@@ -31,9 +43,9 @@ def _round(stage: Stage, verdict: Verdict, slow_s: float, each: int) -> None:
     folder = stage.folder / f"rooms-{slow_s}"
     folder.mkdir()
     settings: dict[str, Any] = {"owner": {"lease": stage.lease_s}, "mutant": stage.crew.settings.get("mutant", "")}
-    owners = Owners(folder, stage.server, f"rooms-{each}", slow_s=slow_s, **settings)
+    owners = Owners(folder, Where(stage.topology), f"rooms-{each}", slow_s=slow_s, **settings)
     owners.program = "chaos.rooms"
-    names, late = owners.announce(ROOMS), ""
+    names, late = owners.announce(_names(stage, owners)), ""
     try:
         for name in names:
             owners.add(name, each)
@@ -44,6 +56,12 @@ def _round(stage: Stage, verdict: Verdict, slow_s: float, each: int) -> None:
     finally:
         owners.end()
     _note(verdict, owners, owners.violations(dict.fromkeys(names, each)), late)
+
+
+def _names(stage: Stage, owners: Owners) -> list[str]:
+    """In a cluster a room at every master."""
+    spread = stage.topology.streams(owners.room(0))
+    return spread if len(spread) == ROOMS else [owners.room(number) for number in range(ROOMS)]
 
 
 def _pause(owners: Owners) -> None:

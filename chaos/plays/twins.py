@@ -6,8 +6,9 @@ from __future__ import annotations
 import asyncio
 import signal
 
-from chaos.checker import Breach, Verdict, judge
+from chaos.checker import judge
 from chaos.stage import Stage
+from chaos.verdict import Breach, Verdict
 from tests.support.wait import wait_until
 
 ROUND_S = 2.0  # of the run's length for a round

@@ -59,6 +59,7 @@ class Acquirer:
         self._quiet_until = 0.0
         self._patient_until = 0.0
         self._extra = 1  # how many beyond the share the next time nobody else has taken any
+        self.regrouped: Callable[[], None] = lambda: None  # told when the group was made again
 
     def heard(self, beat: ownership.Beat) -> None:
         self.share, self._owners = beat.share, beat.owners
@@ -186,6 +187,7 @@ class Acquirer:
         if await self._link.call(scripts.ensure_group(member.keys, member.group, "0")):
             self._recorder.count("group_recreated_total", 1, **member.labels)
             log.error("group.recreated stream=%s group=%s: assignments are given anew", *member.labels.values())
+            self.regrouped()
 
     async def _connected(self) -> None:
         if not self._link.is_open:

@@ -55,7 +55,7 @@ class Announcements:
                         f"announcement of {name}: no answer, so whether it was added is unknown: announce it again",
                         results=[None],
                     ) from error
-                await asyncio.sleep(reconnect_delay_ms(tries, random.random()) / 1000)
+                await asyncio.sleep(reconnect_delay_ms(tries, random.random(), may_move=self._link.may_move) / 1000)
                 tries += 1
 
     async def listed(self) -> list[Listed]:

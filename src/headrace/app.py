@@ -77,6 +77,7 @@ class App:
             weakref.WeakKeyDictionary()
         )
         self._by_thread = threading.local()
+        self._workers: weakref.WeakSet[Worker] = weakref.WeakSet()
 
     def __repr__(self) -> str:
         where = "not connected yet" if self._server is None else self._server.endpoint.masked
@@ -97,6 +98,18 @@ class App:
         if self._private is None:
             self._private = embedded.shared(EMBEDDED_PATH)
         return self._private
+
+    def reset_topology(self) -> None:
+        """Read the map of the cluster, or the primary's address, again before the next call (SPEC 50).
+
+        Headrace follows failovers and moved slots by itself. This is for whoever has just changed the topology and
+        does not want to wait: the workers of this app in this process also choose anew, at once, which master tells
+        them of expired locks. Call it on their event loop. On one node it does nothing.
+        """
+        if self._server is not None:
+            self._server.reset_topology()
+        for worker in self._workers:
+            worker.reset_topology()
 
     # ── what ──
 
@@ -275,6 +288,7 @@ class App:
                 board=board,
                 owner_jobs=self._owner_jobs,
             )
+            self._workers.add(worker)
             async with worker:
                 yield worker
 

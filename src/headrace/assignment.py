@@ -51,7 +51,7 @@ def write_info(info: object) -> bytes:
     """Raises EncodeError."""
     try:
         raw = json.dumps({} if info is None else info, separators=(",", ":"), allow_nan=False).encode()
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, RecursionError) as error:
         raise EncodeError(f"info {shown(info)} is not JSON ({error}): give a dict of texts and numbers") from error
     if len(raw) > INFO_LIMIT:
         raise EncodeError(f"info has {len(raw):,} bytes, at most {INFO_LIMIT:,} are allowed: put it into the stream")
@@ -62,5 +62,5 @@ def read_info(raw: bytes) -> Any:
     """Raises DecodeError."""
     try:
         return json.loads(raw)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:  # too deep for Python is no JSON for anybody here
         raise DecodeError(f"info {shown(raw)} is not JSON: {error}") from error

@@ -117,11 +117,17 @@ class Assignments(Generic[T]):
 
     async def claim(self, expired: Expired | str) -> Room[T]:
         """Take an assignment whose owner's lease has ended. Of two that claim it one wins, the other gets
-        AlreadyClaimed."""
+        AlreadyClaimed.
+
+        For half a lease after a connect or an outage an ended lease says nothing (SPEC 20), and it waits.
+        """
         return await self._listener().claim(expired)
 
     async def done_stream(self, name: str, *, delete: bool = True) -> None:
-        """A stream is finished: its data deleted (unless told to keep it), its announcement acked and deleted."""
+        """A stream is finished: its data deleted (unless told to keep it), its announcement acked and deleted.
+
+        As with :meth:`headrace.Room.finish` nobody looks whether messages are left in it.
+        """
         await self._listener().done_stream(name, delete=delete)
 
     async def done(self) -> None:

@@ -5,7 +5,8 @@
     full     its queue has no space: not read until half of it is free, so a slow room costs the others nothing
 
 In a cluster a read over two slots is refused and a blocking one would need a connection for each: there rooms that
-sleep are looked at again and again, the more rooms the less often.
+sleep are looked at again and again, the more rooms the less often. Each shard has a pull of its own: one that is away
+leaves only its own rooms hungry.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import asyncio
 import logging
 import random
 from collections.abc import Callable, Coroutine, Sequence
+from itertools import islice
 from typing import Any
 
 from headrace.errors import HeadraceError, MissingRight, Verdict, WrongType, classify
@@ -22,12 +24,12 @@ from headrace.recorder import Recorder
 from headrace.redis import commands, ownership
 from headrace.redis.connect import Server
 from headrace.redis.link import Link
+from headrace.redis.shards import Shards
 from headrace.room import Room
 
 log = logging.getLogger("headrace")
 
 REEL = 200  # streams of one blocking read (SPEC 45)
-BLOCK_MS = 5_000
 BLIND_BLOCK_MS = 250  # where CLIENT UNBLOCK is forbidden: how long a new room may wait to be read
 FEW, GATHER_S = 20, 0.002  # a read over more streams than a few waits so long for others to have something, too
 PULL = 200  # streams read in one write
@@ -39,20 +41,19 @@ Watch = Callable[[Coroutine[Any, Any, None], str], None]
 
 
 class Feed:
-    def __init__(self, server: Server, owner: str, prefetch: int, recorder: Recorder) -> None:
+    def __init__(self, server: Server, owner: str, prefetch: int, recorder: Recorder, block_ms: int) -> None:
         self._server = server
         self._owner = owner
         self.prefetch = prefetch
         self._recorder = recorder
         self._blocks = server.endpoint.kind != "cluster"
-        self._link = server.link(f"headrace:{owner}:pull")
+        self._pulls = Shards(server, self._pull)
         self._rooms: dict[bytes, Room[Any]] = {}
-        self._hungry: dict[Room[Any], None] = {}  # in the order in which they became hungry
+        self._hungry: dict[Room[Any], Pull] = {}  # and who reads them
         self._asleep: set[Room[Any]] = set()  # in a cluster
         self._reels: list[Reel] = []
-        self._changed = asyncio.Event()
         self._sleepy = asyncio.Event()  # a reel has to begin its read anew
-        self.block_ms = BLOCK_MS
+        self.block_ms = block_ms  # no longer than a lease allows: a server that stands still is left so much later
 
     # ── rooms come and go ──
 
@@ -63,16 +64,21 @@ class Feed:
     def close(self, room: Room[Any]) -> None:
         if self._rooms.get(room.name.encode()) is room:
             del self._rooms[room.name.encode()]
-        self._hungry.pop(room, None)
+        self._sated(room)
         self._asleep.discard(room)
         for reel in self._reels:
             reel.rooms.pop(room.name.encode(), None)
 
     def hungry(self, room: Room[Any]) -> None:
         """There is space in its queue again."""
-        if self._rooms.get(room.name.encode()) is room:
-            self._hungry[room] = None
-            self._changed.set()
+        if self._rooms.get(room.name.encode()) is room and room not in self._hungry:
+            pull = self._hungry[room] = self._pulls.at(room.name)
+            pull.add(room)
+
+    def _sated(self, room: Room[Any]) -> None:
+        pull = self._hungry.pop(room, None)
+        if pull is not None:
+            pull.rooms.pop(room, None)
 
     @property
     def is_quiet(self) -> bool:
@@ -84,57 +90,45 @@ class Feed:
     def start(self, watch: Watch) -> None:
         """Start reading; whoever watches ends the loops, and is told what nobody can help."""
         self._watch = watch
-        watch(self._pull_all(), f"feed of {self._owner}")
         watch(self._wake_reels() if self._blocks else self._wake_asleep(), f"waking of {self._owner}")
 
+    def _pull(self) -> Pull:
+        pull = Pull(self, self._server.link(f"headrace:{self._owner}:pull"))
+        self._watch(pull.run(self._recorder), f"feed of {self._owner}")
+        return pull
+
     async def close_links(self) -> None:
-        for link in (self._link, *(reel.link for reel in self._reels)):
-            await link.close()
+        for each in (*self._pulls, *self._reels):
+            await each.link.close()
 
-    async def _pull_all(self) -> None:
-        tries = 0
-        while True:
-            await self._changed.wait()
-            self._changed.clear()
-            while self._hungry:
-                batch = list(self._hungry)[:PULL]
-                try:
-                    await self._pull(batch)
-                    tries = 0
-                except HeadraceError as error:
-                    await rest(error, tries, self._recorder)
-                    tries += 1
+    # ── what pulls say ──
 
-    async def _pull(self, batch: Sequence[Room[Any]]) -> None:
-        asked = [room.space for room in batch]
-        calls = [
-            ownership.read_after([(room.name, room.cursor)], max(1, space))
-            for room, space in zip(batch, asked, strict=True)
-        ]
-        away: HeadraceError | None = None
-        for room, space, answer in zip(batch, asked, await self._link.pipe(calls), strict=True):
-            if isinstance(answer, HeadraceError):
-                if classify(answer) is Verdict.RETRY:
-                    away = answer
-                    continue
-                room.fail(answer)
-                self._hungry.pop(room, None)
-            elif self._rooms.get(room.name.encode()) is room:
-                entries = answer.get(room.name.encode(), [])
-                room.put(entries)
-                self._settle(room, drained=len(entries) < max(1, space))
-        if away is not None:
-            raise away
+    def pulled(self, room: Room[Any], asked: int, answer: ownership.Entries | HeadraceError) -> None:
+        """A read of one room was answered; one that failed is not asked again."""
+        if isinstance(answer, HeadraceError):
+            room.fail(answer)
+            self._sated(room)
+        elif self._rooms.get(room.name.encode()) is room:
+            entries = answer.get(room.name.encode(), [])
+            room.put(entries)
+            self._settle(room, drained=len(entries) < asked)
+
+    def regroup(self, pull: Pull) -> None:
+        """A server was away: rooms that another one serves by now are read there."""
+        for room in list(pull.rooms):
+            if self._pulls.at(room.name) is not pull:
+                self._sated(room)
+                self.hungry(room)
 
     def _settle(self, room: Room[Any], *, drained: bool) -> None:
         """Where a room goes after a read."""
-        self._hungry.pop(room, None)
+        self._sated(room)
         if room.space == 0:
             room.fill()
         elif drained:
             self._sleep(room)
         else:
-            self._hungry[room] = None  # behind the others: each in its turn
+            self.hungry(room)  # behind the others: each in its turn
 
     # ── those that wait for their stream ──
 
@@ -161,22 +155,21 @@ class Feed:
             if not stale:
                 continue
             try:
-                answers = await self._link.pipe([commands.unblock(reel.link.client_id) for reel in stale])
+                unblocks = [commands.unblock(reel.link.client_id) for reel in stale]
+                answers = await self._pulls.at("").link.pipe(unblocks)
             except HeadraceError:
                 answers = []  # the pull says so; a blocked read ends by itself
             if any(isinstance(answer, MissingRight) for answer in answers):
-                self.block_ms = BLIND_BLOCK_MS
+                self.block_ms = min(self.block_ms, BLIND_BLOCK_MS)
                 return
             self._sleepy.set()  # a read that was only about to block is interrupted the next time
 
     async def _wake_asleep(self) -> None:
         while True:
             await asyncio.sleep(min(POLL_MOST_S, max(POLL_LEAST_S, len(self._asleep) / POLL_RATE)))
-            for room in self._asleep:
-                self._hungry[room] = None
-            if self._asleep:
-                self._asleep.clear()
-                self._changed.set()
+            woken, self._asleep = self._asleep, set()
+            for room in woken:
+                self.hungry(room)
 
     def arrived(self, reel: Reel, entries: ownership.Entries) -> None:
         """A reel's read has answered."""
@@ -195,6 +188,52 @@ class Feed:
         reel.rooms.clear()
         for room in rooms:
             self.hungry(room)
+
+
+class Pull:
+    """The hungry rooms of one shard, read many in one write."""
+
+    def __init__(self, feed: Feed, link: Link) -> None:
+        self.rooms: dict[Room[Any], None] = {}  # in the order in which they became hungry
+        self.link = link
+        self._feed = feed
+        self._changed = asyncio.Event()
+
+    def add(self, room: Room[Any]) -> None:
+        self.rooms[room] = None
+        self._changed.set()
+
+    async def run(self, recorder: Recorder) -> None:
+        while True:
+            await self._changed.wait()
+            self._changed.clear()
+            tries = 0
+            while self.rooms:
+                try:
+                    await self._read(list(islice(self.rooms, PULL)))
+                    tries = 0
+                except HeadraceError as error:
+                    await rest(error, tries, recorder, may_move=self.link.may_move)
+                    tries += 1
+                    self._feed.regroup(self)
+
+    async def _read(self, batch: Sequence[Room[Any]]) -> None:
+        """One write. Raises if some of it has to go again; the others have been read."""
+        asked = [max(1, room.space) for room in batch]
+        calls = [
+            ownership.read_after([(room.name, room.cursor)], space) for room, space in zip(batch, asked, strict=True)
+        ]
+        away: HeadraceError | None = None
+        for room, space, answer in zip(batch, asked, await self.link.pipe(calls), strict=True):
+            if not isinstance(answer, HeadraceError) or classify(answer) is not Verdict.RETRY:
+                self._feed.pulled(room, space, answer)
+                continue
+            away = answer
+            if room in self.rooms:  # behind the others: they may have better luck
+                del self.rooms[room]
+                self.rooms[room] = None
+        if away is not None:
+            raise away
 
 
 class Reel:
@@ -232,17 +271,17 @@ class Reel:
             except WrongType:
                 self._feed.singly(self)
             except HeadraceError as error:
-                await rest(error, tries, recorder)
+                await rest(error, tries, recorder, may_move=self.link.may_move)
                 tries += 1
             finally:
                 self.blocked = False
 
 
-async def rest(error: HeadraceError, tries: int, recorder: Recorder) -> None:
+async def rest(error: HeadraceError, tries: int, recorder: Recorder, *, may_move: bool) -> None:
     """Back off after an error of the server; raise it if nobody can help."""
     recorder.count("server_error_total", 1, role="feed", error=type(error).__name__)
     if classify(error) is not Verdict.RETRY:
         raise error
     if tries in (0, 5) or tries % 20 == 0:
         log.warning("feed.waits tries=%d: %s", tries + 1, error)
-    await asyncio.sleep(reconnect_delay_ms(tries, random.random()) / 1000)
+    await asyncio.sleep(reconnect_delay_ms(tries, random.random(), may_move=may_move) / 1000)

@@ -28,7 +28,7 @@ from headrace.names import Keys, keys_of
 from headrace.policy import crash_delay_ms
 from headrace.redis import commands, ownership, scripts
 from headrace.redis.connect import Server
-from headrace.redis.link import SyncLink
+from headrace.redis.synclink import SyncLink
 
 log = logging.getLogger("headrace")
 
@@ -137,7 +137,7 @@ class Guardian:
     def _look(self, ward: Ward, index: int, lane: Held, now: float) -> None:
         if now < ward.renew_at.get(index, 0.0) or not is_alive(ward, lane, now):
             return
-        ward.renew_at[index] = now + lane.lease_ms / 6000
+        ward.renew_at[index] = now + lane.lease_ms / 15_000  # at each look, unless another lane's lease sets the pace
         self._renew(ward, lane)
 
     def _look_at_owned(self, ward: Ward, held: Held, now: float) -> None:
@@ -156,6 +156,7 @@ class Guardian:
         while start:
             page = link.call(scripts.renew_owner(lane.keys, lane.group, ward.owner, lane.lease_ms // 2, start, CHUNK))
             start = page.start
+            _tell_trimmed(lane, page.trimmed)
 
 
 def is_alive(ward: Ward, lane: Held, now: float) -> bool:
@@ -221,13 +222,17 @@ def _adopt_lane(link: SyncLink, ward: Ward, index: int, lane: Held) -> int:
             )
         )
         handed += adopted.seen
-        for lost in adopted.trimmed:
-            log.error("message.trimmed stream=%s group=%s id=%s", lane.keys.stream, lane.group, lost)
+        _tell_trimmed(lane, adopted.trimmed)
         if adopted.seen < CHUNK:
             break
     points.reached("guardian.adopted")
     link.call(scripts.remove_owner(lane.keys, lane.group, ward.owner, 0))
     return handed
+
+
+def _tell_trimmed(lane: Held, ids: list[str]) -> None:
+    for id_ in ids:
+        log.error("message.trimmed stream=%s group=%s id=%s", lane.keys.stream, lane.group, id_)
 
 
 def _wait_until_closed(link: SyncLink, ward: Ward, stream: str) -> None:

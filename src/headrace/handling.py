@@ -16,7 +16,6 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-from headrace.acquirer import CHUNK
 from headrace.errors import AssignmentTaken, HeadraceError, Release
 from headrace.holding import LAST_WORDS_S, Holding
 from headrace.message import optional_ms
@@ -36,7 +35,7 @@ class Handlers:
 
     @property
     def room(self) -> int:
-        return CHUNK  # a task each: there is always room for more
+        return self._holding.settings.concurrency  # a task each: there is always room
 
     def enter(self, tenure: Tenure) -> None:
         name = tenure.room.name

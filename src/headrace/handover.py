@@ -25,7 +25,7 @@ from headrace.policy import release_delay_ms
 from headrace.recorder import Recorder
 from headrace.redis import ownership, scripts
 from headrace.redis.calls import Word
-from headrace.redis.gather import Gather
+from headrace.redis.gather import Calls
 from headrace.redis.ownership import Place, PositionWord
 from headrace.room import OwnedMessage, Room
 
@@ -34,7 +34,7 @@ log = logging.getLogger("headrace")
 
 class Handover:
     def __init__(
-        self, member: Member, calls: Gather, data: Gather, recorder: Recorder, place: Callable[[str], Place]
+        self, member: Member, calls: Calls, data: Calls, recorder: Recorder, place: Callable[[str], Place]
     ) -> None:
         self._member = member
         self._calls = calls
@@ -99,14 +99,13 @@ class Handover:
         log.error("assignment.buried stream=%s id=%s: %s %s: %s", member.stream, id_, error, reason, word.kind)
 
     async def set_aside(
-        self, room: Room[Any], message: OwnedMessage[Any], reason: str, error: str, attempts: int, *, read: bool
+        self, room: Room[Any], message: OwnedMessage[Any], reason: str, error: str, attempts: int
     ) -> PositionWord:
         """One message to the dead letters of its own stream; everything up to it is done."""
         member, settings = self._member, self._member.settings
         word = await self._data.call(
             ownership.set_aside(
                 *(self._place(room.name), member.owner, room.epoch, message.raw_id, message.number - room.acked),
-                read=read,
                 extra=self._about(room.name, message.id, error, reason, attempts),
                 maxlen=settings.dead_letters_maxlen,
                 prefix=settings.prefix,

@@ -25,7 +25,7 @@ from headrace.recorder import Recorder
 from headrace.redis import ownership, replies, scripts
 from headrace.redis.calls import Call
 from headrace.redis.connect import Server
-from headrace.redis.link import SyncLink
+from headrace.redis.synclink import SyncLink
 
 log = logging.getLogger("headrace")
 

@@ -67,7 +67,7 @@ class Hints:
                     tries = 0
                 except HeadraceError as error:
                     self._say(str(error))
-                    wait_s = reconnect_delay_ms(tries, random.random()) / 1000
+                    wait_s = reconnect_delay_ms(tries, random.random(), may_move=link.may_move) / 1000
                     tries += 1
                     await self._pause(LOOK_S if classify(error) is Verdict.FATAL else wait_s)
                 finally:

@@ -28,6 +28,7 @@ from headrace.codec import Codec, decode_fields
 from headrace.entrance import Entrance
 from headrace.errors import AssignmentTaken, HeadraceError, NoGroup, Verdict, classify
 from headrace.feed import Feed
+from headrace.gaps import Gaps
 from headrace.handover import Handover
 from headrace.heartbeat import Post
 from headrace.inventory import Inventory
@@ -40,11 +41,11 @@ from headrace.positions import Positions
 from headrace.recorder import Recorder
 from headrace.redis import ownership, replies, scripts
 from headrace.redis.calls import Call
-from headrace.redis.capabilities import Capabilities
 from headrace.redis.connect import Server
 from headrace.redis.gather import Gather
 from headrace.redis.letters import open_copy
 from headrace.redis.ownership import Beat, Place, Take
+from headrace.redis.shards import Spread
 from headrace.room import OwnedMessage, Room
 from headrace.takeover import Takeover
 from headrace.tenure import Tenants, Tenure
@@ -52,6 +53,7 @@ from headrace.tenure import Tenants, Tenure
 log = logging.getLogger("headrace")
 
 LAST_WORDS_S = 5.0
+ENTRANCE_S = 0.25  # how long the acquirer waits for data streams to be taken over before it goes on
 NO_GROUP_S = 0.05  # between two tries to make a group that has vanished
 
 Watch = Callable[[Coroutine[Any, Any, None], str], None]
@@ -64,7 +66,6 @@ class Holding:
         settings: OwnerSettings,
         codec: Codec[Any],
         server: Server,
-        capabilities: Capabilities,
         recorder: Recorder,
         *,
         inherits: bool = True,
@@ -74,12 +75,10 @@ class Holding:
         self._recorder = recorder
         self._decode = decode_fields(codec, settings.handler.prefix)
         self._only = f"{settings.handler.prefix}only".encode()
-        self._reads = capabilities.lag  # the server can be told how many messages were read
         name = f"headrace:{member.owner}"
         self._read_link = server.link(f"{name}:read", at=member.stream)
         self.calls = Gather(server.link(f"{name}:out", at=member.stream))
-        self._data = Gather(server.link(f"{name}:data"))
-        self._ack_link = server.link(f"{name}:ack")
+        self._data = Spread(server, f"{name}:data")
         self.tenures: dict[bytes, Tenure] = {}
         self.by_name: dict[str, Tenure] = {}
         self._entering: set[bytes] = set()
@@ -94,7 +93,7 @@ class Holding:
         self.acquirer = Acquirer(
             *(member, self._read_link, recorder),
             limit=self._limit,
-            held=lambda: len(self.tenures),
+            held=lambda: self.held,
             inherits=inherits,
             rebalance=settings.rebalance,
         )
@@ -106,10 +105,13 @@ class Holding:
             room=self._room,
         )
         self._inventory = Inventory(member, self.calls)
-        self.positions = Positions(
-            *(member, self._ack_link, recorder), place=self.place, lost=self.lose, read=self._reads
+        self.positions = Positions(member, server, recorder, place=self.place, lost=self.lose)
+        self.feed = Feed(server, member.owner, settings.prefetch, recorder, member.settings.block_ms)
+        self.gaps = Gaps(
+            *(member, self._data, recorder),
+            place=self.place,
+            rooms=lambda: [tenure.room for tenure in self.tenures.values()],
         )
-        self.feed = Feed(server, member.owner, settings.prefetch, recorder)
         self.janitor = Janitor(
             *(member, self.calls.link, recorder), in_flight=lambda: len(self.tenures), owners_only=True
         )
@@ -117,6 +119,16 @@ class Holding:
     def place(self, name: str) -> Place:
         """Where a data stream's ownership is kept."""
         return place_of(self.member.stream, self.member.group, name)
+
+    @property
+    def held(self) -> int:
+        """How many assignments are in this owner's hands, also those whose data stream cannot be reached just now."""
+        return len(self.tenures) + len(self._entering)
+
+    @property
+    def known(self) -> list[bytes]:
+        """Their ids."""
+        return [*self.tenures, *self._entering]
 
     def _limit(self) -> int:
         """How many assignments may be in hand: what was said, and no more than its tenants can take in just now."""
@@ -145,23 +157,24 @@ class Holding:
         self.post.trust(sent_at)
 
     def start(self, tenants: Tenants, watch: Watch, fail: Callable[[BaseException], None]) -> None:
-        self._tenants, self._fail = tenants, fail
-        watch(self.positions.run(), f"positions of {self.member.stream}")
+        self._tenants, self._watch, self._fail = tenants, watch, fail
+        self.positions.start(watch)
         self.feed.start(watch)
         watch(self._acquire(), f"acquirer of {self.member.stream}")
         watch(self.janitor.run(), f"janitor of {self.member.stream}")
+        watch(self.gaps.run(), f"gaps of {self.member.stream}")
 
     async def _acquire(self) -> None:
         tries = 0
         while not self._stopping:
             try:
                 if self._mistrusts:
-                    found = await self.acquirer.unknown(list(self.tenures))
-                    await self.accept(found)
+                    found = await self.acquirer.unknown(self.known)
                     self._mistrusts = len(found) >= CHUNK  # there may be more
+                    await self._let_in(found)
                 taken = await self.acquirer.turn()
                 self._idle_turns = 0 if taken else self._idle_turns + 1
-                await self.accept(taken)
+                await self._let_in(taken)
                 tries = 0
             except NoGroup:
                 await self._make_group()
@@ -173,7 +186,8 @@ class Holding:
                     raise
                 if tries in (0, 5) or tries % 20 == 0:
                     log.warning("acquirer.waits stream=%s tries=%d: %s", self.member.stream, tries + 1, error)
-                await asyncio.sleep(reconnect_delay_ms(tries, random.random()) / 1000)
+                may_move = self._read_link.may_move
+                await asyncio.sleep(reconnect_delay_ms(tries, random.random(), may_move=may_move) / 1000)
                 tries += 1
 
     async def _make_group(self) -> None:
@@ -185,23 +199,43 @@ class Holding:
 
     # ── what comes in ──
 
+    async def _let_in(self, assignments: list[Assignment]) -> None:
+        """Take over the streams of these, and wait for that a moment only: a data stream whose server is away must not
+        keep this owner from acquiring others. It counts as held meanwhile."""
+        if assignments:
+            entered = asyncio.Event()
+            self._watch(self._entered(assignments, entered), f"entrance of {self.member.stream}")
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(ENTRANCE_S):
+                    await entered.wait()
+
+    async def _entered(self, assignments: list[Assignment], entered: asyncio.Event) -> None:
+        try:
+            await self.accept(assignments)
+        except HeadraceError as error:
+            if classify(error) is Verdict.FATAL:
+                raise
+            self._mistrusts = True
+            log.warning("assignments.unsure stream=%s: %s", self.member.stream, error)
+        finally:
+            entered.set()
+
     async def accept(self, assignments: list[Assignment]) -> list[Tenure]:
         """Take over the streams of assignments that this owner now holds."""
-        if not assignments:
-            return []
         fresh = [each for each in assignments if each.id not in self.tenures and each.id not in self._entering]
+        if not fresh:
+            return []
         self._entering.update(each.id for each in fresh)
-        try:
-            entered = await asyncio.gather(*map(self._enter, fresh))
-        finally:
-            self._entering.difference_update(each.id for each in fresh)
-        if fresh:
-            self._recorder.gauge("in_flight", len(self.tenures), **self.member.labels)
-            log.info("assignments.taken stream=%s: %d, now %d", self.member.stream, len(fresh), len(self.tenures))
+        entered = await asyncio.gather(*map(self._enter, fresh))
+        self._recorder.gauge("in_flight", len(self.tenures), **self.member.labels)
+        log.info("assignments.taken stream=%s: %d, now %d", self.member.stream, len(fresh), len(self.tenures))
         return [tenure for tenure in entered if tenure is not None]
 
     async def _enter(self, assignment: Assignment) -> Tenure | None:
-        tenure = await self._entrance.enter(assignment)
+        try:
+            tenure = await self._entrance.enter(assignment)
+        finally:
+            self._entering.discard(assignment.id)
         if tenure is not None:
             self.tenures[tenure.assignment.id] = tenure
             self.by_name[tenure.room.name] = tenure
@@ -211,6 +245,8 @@ class Holding:
         return tenure
 
     def _room(self, assignment: Assignment, took: Take) -> Room[Any]:
+        if took.gap is not None:
+            self.gaps.found(assignment.name, took.gap)
         return Room(
             *(self, self.post, assignment.name),
             info=assignment.info,
@@ -221,6 +257,7 @@ class Holding:
             former=assignment.former,
             prefetch=self.settings.prefetch,
             decode=self._decode,
+            read=took.read,
         )
 
     # ── what rooms ask (room.RoomWays) ──
@@ -241,7 +278,7 @@ class Holding:
     async def bury(self, room: Room[Any], message: OwnedMessage[Any], reason: str, error: str, attempts: int) -> None:
         await self.positions.flushed(room)
         room.check()
-        word = await self.handover.set_aside(room, message, reason, error, attempts, read=self._reads)
+        word = await self.handover.set_aside(room, message, reason, error, attempts)
         if word.kind == "taken":
             self.lose(room, word.holder)
             raise AssignmentTaken(stream=room.name, holder=word.holder)
@@ -319,7 +356,7 @@ class Holding:
     def told(self, beat: Beat) -> None:
         self.acquirer.heard(beat)
         self.post.wake()
-        differs = self._inventory.differs(beat.mine, len(self.tenures))
+        differs = self._inventory.differs(beat.mine, self.held)
         if (self.post.in_doubt or differs) and (self._asking is None or self._asking.done()):
             self._asking = asyncio.get_running_loop().create_task(self._ask_what_is_mine())
         elif self._rebalances and not self._stopping:
@@ -327,7 +364,7 @@ class Holding:
 
     async def _ask_what_is_mine(self) -> None:
         """The lease had ended, or counts differ: some may be somebody else's by now."""
-        known, beat_at = dict(self.tenures), self.post.beat_at
+        known, held, beat_at = dict(self.tenures), self.held, self.post.beat_at
         try:
             mine = await self._inventory.mine()
         except HeadraceError as error:
@@ -336,7 +373,7 @@ class Holding:
         for id_, tenure in known.items():
             if mine.get(id_) != tenure.assignment.count and not tenure.leaving:
                 self.lose(tenure.room, "")
-        self._mistrusts = self._mistrusts or len(mine) > len(known)
+        self._mistrusts = self._mistrusts or len(mine) > held
         self.post.trust(beat_at)
 
     def _rebalance(self) -> None:
@@ -359,7 +396,8 @@ class Holding:
     def drained(self) -> bool:
         """Nothing to take, and everything that was read is acknowledged (``--burst``)."""
         rooms = [tenure.room for tenure in self.tenures.values()]
-        return self._idle_turns >= 2 and self.feed.is_quiet and all(room.idle for room in rooms)
+        taken_in = self._idle_turns >= 2 and not self._entering
+        return taken_in and self.feed.is_quiet and all(room.idle for room in rooms)
 
     async def stop(self, grace_s: float, hurry: asyncio.Event) -> None:
         """Take nothing more, let the rooms be left between two messages, hand them all on (SPEC 22 for rooms)."""
@@ -397,7 +435,7 @@ class Holding:
         await self._read_link.close()
         await self.calls.close()
         await self._data.close()
-        await self._ack_link.close()
+        await self.positions.close_links()
         await self.feed.close_links()
 
     def silence(self) -> None:
@@ -411,7 +449,7 @@ class Holding:
 
     def client_ids(self) -> list[int]:
         """The connections that change something: until they are closed, an ack may be on its way."""
-        links = (self._read_link, self.calls.link, self._data.link, self._ack_link)
+        links = (self._read_link, self.calls.link, *self._data.links, *self.positions.links)
         return [link.client_id for link in links if link.client_id]
 
 

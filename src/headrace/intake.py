@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from headrace.completion import Completion
@@ -60,6 +60,7 @@ class Intake:
         self._make = engine.delivery
         self._may_read_ahead = engine.reads_ahead and job.batch is None
         self.closed = False
+        self.arrived_after: Callable[[float], float] = lambda now: now
         self.steps: list[Step] = engine.steps(self._stepped)
         if job.settings.once_ms is not None:
             self.steps.append(Completion(member, link, passed=self._looked_up))
@@ -70,7 +71,7 @@ class Intake:
         """Decide what becomes of each entry that was taken, and wake the runners."""
         if not entries:
             return
-        now = time.monotonic()
+        now = self.arrived_after(time.monotonic())
         held, take, make = self._slots.held, self._slots.take, self._make
         for entry in entries:
             raw_id, fields, count, idle_ms = entry[0], entry[1], entry[2], entry[3]

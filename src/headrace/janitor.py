@@ -27,7 +27,8 @@ from headrace.redis.link import Link
 
 log = logging.getLogger("headrace")
 
-ROUND_MS = 5_000  # how often a round is made
+FLOOR_MS = 1_000  # how often the floor is kept: what was finished since then is handed out again if a group vanishes
+ROUNDS = 5  # of those for one of the rest
 
 
 class Janitor:
@@ -41,10 +42,15 @@ class Janitor:
         self._owners_only = owners_only
 
     async def run(self) -> None:
+        turn = random.randrange(ROUNDS)
         while True:
-            await asyncio.sleep(spread(ROUND_MS, random.random()) / 1000)
+            await asyncio.sleep(spread(FLOOR_MS, random.random()) / 1000)
+            turn = (turn + 1) % ROUNDS
             try:
-                await self.round()
+                if not self._owners_only:
+                    await self.keep_floor()
+                if turn == 0:
+                    await self.round()
             except NoGroup:
                 continue  # the reader makes it again
             except HeadraceError as error:
@@ -53,8 +59,6 @@ class Janitor:
                 log.debug("janitor.waits stream=%s: %s", self._member.stream, error)
 
     async def round(self) -> None:
-        if not self._owners_only:
-            await self.keep_floor()
         await self.remove_owners()
         if not self._owners_only and not isinstance(self._recorder, NoRecorder):
             await self.record_levels()

@@ -28,11 +28,12 @@ from headrace.recorder import Recorder
 from headrace.redis import replies, scripts
 from headrace.redis.calls import Call, Word
 from headrace.redis.connect import Server
-from headrace.redis.link import SyncLink
+from headrace.redis.synclink import SyncLink
 from headrace.slots import Slots
 
 log = logging.getLogger("headrace")
 
+TRIMMED = Word("trimmed")
 CHUNK = 200  # ids a renew script takes: about 2 ms of the server (FACTS)
 LOOKS = 12  # looks a lease
 
@@ -139,6 +140,18 @@ class Lifeline:
                 scripts.renew_owner(member.keys, member.group, member.owner, member.settings.renew_ms, start, CHUNK)
             )
             start = page.start
+            for id_ in page.trimmed:
+                self._tell_trimmed(strand, id_)
+
+    def _tell_trimmed(self, strand: Strand, id_: str) -> None:
+        """Its entry was deleted, and with the renewal it left the pending list: nobody else can tell of it any more."""
+        held = strand.slots.held.get(id_.encode())
+        if held is not None:
+            self._on_loop(strand.lost, held, TRIMMED)
+            return
+        labels = strand.member.labels
+        self._recorder.count("trimmed_total", 1, **labels)
+        log.error("message.trimmed stream=%s group=%s id=%s", labels["stream"], labels["group"], id_)
 
     def _renew(self, strand: Strand, chunk: list[Delivery[Any]]) -> None:
         member = strand.member

@@ -3,6 +3,9 @@
 The events wait in a queue of bounded length. Nothing in it is ever dropped for being slow: while it is full no more
 assignments are taken, so Added cannot overflow it; Expired is told again in the next lease anyway; of Disowned there is
 at most one for each room in hand. The lease is renewed by a thread that knows nothing of the queue.
+
+Of an owner whose lease has ended it is told, and from it it is claimed, only where leases can be trusted: not right
+after a connect, nor after the server stood still (SPEC 20). A claim waits until then.
 """
 
 from __future__ import annotations
@@ -32,6 +35,7 @@ from headrace.holding import Holding
 from headrace.ownerjob import OwnerJob
 from headrace.policy import spread
 from headrace.redis import ownership
+from headrace.redis.trust import LOOKS, Trust
 from headrace.room import Room
 from headrace.tenure import Tenure
 
@@ -54,6 +58,8 @@ class Listener:
         self._limit = limit
         self._changed = asyncio.Event()
         self._told: dict[str, float] = {}  # id of an expired assignment -> when to tell it again
+        lease_ms = holding.member.settings.lease_ms
+        self._trust = Trust(holding.calls.link, lease_ms, quiet_ms=lease_ms // 2)
 
     @property
     def room(self) -> int:
@@ -82,22 +88,22 @@ class Listener:
     # ── whose lease has ended ──
 
     async def scan(self) -> None:
-        """Look every third of a lease. Raises what nobody can help."""
-        every_ms = self.holding.member.settings.lease_ms // 3
+        """Look every quarter of a lease, also while nothing is told: to know how long the server was silent. Raises
+        what nobody can help."""
+        member = self.holding.member
+        lease_ms = member.settings.lease_ms
+        look = ownership.expired(member.keys, member.group, member.owner, SCAN, lease_ms)
         while True:
-            await asyncio.sleep(spread(every_ms, random.random()) / 1000)
+            await asyncio.sleep(spread(lease_ms // LOOKS, random.random()) / 1000)
             try:
-                self._tell(await self._expired())
+                told = await self.holding.calls.link.call(look)
             except HeadraceError as error:
                 if classify(error) is not Verdict.RETRY:
                     raise
-
-    async def _expired(self) -> list[ownership.Left]:
-        member = self.holding.member
-        lease_ms = member.settings.lease_ms
-        return await self.holding.calls.link.call(
-            ownership.expired(member.keys, member.group, member.owner, SCAN, lease_ms)
-        )
+                continue
+            self._trust.heard(told.server_ms)
+            if self._trust.until_ms:
+                self._tell(told.left)
 
     def _tell(self, left: list[ownership.Left]) -> None:
         now, lease_s = time.monotonic(), self.holding.member.settings.lease_ms / 1000
@@ -113,6 +119,19 @@ class Listener:
                 continue  # nobody can own it: whoever inherits it buries it
             self._told[id_] = now + lease_s
             self.put(event)
+
+    async def claimed(self, name: str, id_: str = "", count: int | None = None) -> ownership.Claimed:
+        """Ask for one of them, until leases can be trusted or it is clear without."""
+        member = self.holding.member
+        who = (member.keys, member.group, member.owner, name, member.settings.lease_ms)
+        while True:
+            until_ms = self._trust.until_ms
+            claimed = await self.holding.calls.call(
+                ownership.claim(*who, id_=id_, count=count, until_ms=until_ms),
+            )
+            if claimed.kind != "unsure":
+                return claimed
+            await self._trust.pause()
 
 
 class Events:
@@ -199,18 +218,17 @@ class Events:
     async def claim(self, expired: Expired | str) -> Room[Any]:
         listener = await self._started()
         holding, name = listener.holding, expired if isinstance(expired, str) else expired.name
-        member = holding.member
-        told = {} if isinstance(expired, str) else {"id_": expired.id, "count": expired.count}
         listener.claiming.add(name)
         try:
-            claimed = await holding.calls.call(
-                ownership.claim(member.keys, member.group, member.owner, name, member.settings.lease_ms, **told)  # type: ignore[arg-type]
-            )
+            if isinstance(expired, str):
+                claimed = await listener.claimed(name)
+            else:
+                claimed = await listener.claimed(name, expired.id, expired.count)
             if claimed.kind == "ok":
                 fields = list(claimed.fields)
                 await holding.accept([Assignment(claimed.id, fields, claimed.count, claimed.holder)])
             elif claimed.kind == "mine" and name not in holding.by_name:
-                await holding.accept(await holding.acquirer.unknown(list(holding.tenures)))
+                await holding.accept(await holding.acquirer.unknown(holding.known))
         finally:
             listener.claiming.discard(name)
         tenure = holding.by_name.get(name)

@@ -244,6 +244,12 @@ def partition_name(stream: str, number: int) -> str:
     return f"{stream}:part:{number}"
 
 
+def stream_of_partition(name: str) -> str | None:
+    """The stream whose partition bears this name; None if it is not the name of one."""
+    stream, _, number = name.rpartition(":part:")
+    return stream if stream and number.isascii() and number.isdigit() else None
+
+
 def partition_assignments(stream: str) -> str:
     """The announcement stream through which the partitions of a stream are owned."""
     return f"{stream}:parts"

@@ -220,20 +220,16 @@ class PartitionedDeadLetters:
 def agreeing(partitions: Partitions) -> list[Call[Any]]:
     """Say how many partitions there are, unless somebody said so before; hear it; look at the unpartitioned stream."""
     keys = keys_of(partitions.stream)
-    return [
-        commands.remember(keys.partitions, partitions.count),
-        commands.values([keys.partitions]),
-        commands.type_of(keys.stream),
-    ]
+    return [scripts.agree(keys, partitions.count), commands.type_of(keys.stream)]
 
 
 def check_agreed(partitions: Partitions, answers: Sequence[Any]) -> None:
     """Judge the answers. Raises ConfigError where going on would tear keys apart or leave messages behind."""
-    _, (known,), kind = answers
-    if int(known) != partitions.count:
+    known, kind = answers
+    if known != partitions.count:
         raise ConfigError(
-            f"stream {partitions.stream!r} has {int(known)} partitions, and this program says {partitions.count}: "
-            f"write partitions={int(known)}; another number would send keys elsewhere and leave messages unread"
+            f"stream {partitions.stream!r} has {known} partitions, and this program says {partitions.count}: "
+            f"write partitions={known}; another number would send keys elsewhere and leave messages unread"
         )
     if kind == "stream":
         raise WrongType(

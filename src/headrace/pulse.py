@@ -21,6 +21,7 @@ class Pulse:
         self._tell = tell
         self._handle: asyncio.TimerHandle | None = None
         self.at = time.monotonic()
+        self._stood_since = self._woke_at = 0.0  # the last time that it stood still
 
     def start(self) -> None:
         self._beat(asyncio.get_running_loop())
@@ -29,8 +30,17 @@ class Pulse:
         if self._handle is not None:
             self._handle.cancel()
 
+    def arrived_after(self, now: float) -> float:
+        """Since when an answer that is read now may have lain there, because the loop stood still: a lease begins when
+        the server sends, and not when somebody has time to look."""
+        if now - self.at > 2 * self._every_s:
+            return self.at
+        return self._stood_since if now - self._woke_at < self._every_s else now
+
     def _beat(self, loop: asyncio.AbstractEventLoop) -> None:
-        self.at = time.monotonic()
+        before, self.at = self.at, time.monotonic()
+        if self.at - before > 2 * self._every_s:
+            self._stood_since, self._woke_at = before, self.at
         if self._tell is not None:
             self._tell(self.at)
         self._handle = loop.call_later(self._every_s, self._beat, loop)

@@ -97,7 +97,7 @@ class Requeuer:
                     raise
                 if tries == 0:
                     log.warning("requeue.waits stream=%s group=%s: %s", *self._member.labels.values(), error)
-                await asyncio.sleep(reconnect_delay_ms(tries, random.random()) / 1000)
+                await asyncio.sleep(reconnect_delay_ms(tries, random.random(), may_move=self._link.may_move) / 1000)
                 tries += 1
 
     async def _sleep(self) -> None:

@@ -104,6 +104,7 @@ class Room(Generic[T]):
         former: str,
         prefetch: int,
         decode: Callable[[Sequence[bytes]], T],
+        read: int = 0,
     ) -> None:
         self.name = name
         self.info = info
@@ -114,6 +115,8 @@ class Room(Generic[T]):
         self.lost = Lost()
         self.holder = ""  # who took it over, once it is lost
         self.cursor = position  # last id read, by the feed
+        self.looked = position  # the cursor when it could last be told that nothing was trimmed (gaps.py)
+        self.missing: int | None = None  # how many seem to be gone since, until that is certain
         self.acked = 0  # number of the last message acknowledged
         self.acked_id = position
         self.begun = False  # a try is noted on the server, and no ack has come since
@@ -126,6 +129,7 @@ class Room(Generic[T]):
         self._decode = decode
         self._queue: deque[OwnedMessage[T]] = deque()
         self._read = 0  # messages put into the queue
+        self._read_before = read  # by earlier owners, acknowledged
         self._given = 0  # number of the last message given to the handler
         self._full = False
         self._error: BaseException | None = None
@@ -143,6 +147,11 @@ class Room(Generic[T]):
     def position(self) -> str:
         """The last acknowledged id; whoever owns the room next goes on after it."""
         return self.acked_id.decode()
+
+    @property
+    def progress(self) -> tuple[tuple[bytes, int], tuple[bytes, int]]:
+        """The last id read, and the last one acknowledged; each with the messages up to there, by all owners."""
+        return (self.cursor, self._read_before + self._read), (self.acked_id, self._read_before + self.acked)
 
     @property
     def idle(self) -> bool:
@@ -219,7 +228,12 @@ class Room(Generic[T]):
         self.begun = False
 
     async def finish(self, *, delete: bool = True) -> None:
-        """The stream is at its end: mark it done, delete its data unless told to keep it, end the announcement."""
+        """The stream is at its end: mark it done, delete its data unless told to keep it, end the announcement.
+
+        That is yours to know: nobody looks whether messages are left. With ``delete`` those that were not read, or
+        not acknowledged, are deleted with the stream, and no dead letter tells of them. With ``delete=False`` they
+        stay, and are read when the stream is announced again.
+        """
         self.check()
         if not self.ended:
             await self._ways.finish(self, delete=delete)

@@ -19,7 +19,7 @@ from typing import Any, Literal
 from headrace.assignment import Assignment
 from headrace.member import Member
 from headrace.redis import ownership
-from headrace.redis.gather import Gather
+from headrace.redis.gather import Calls
 from headrace.redis.ownership import Place, Take
 
 log = logging.getLogger("headrace")
@@ -29,7 +29,7 @@ ROUNDS = 10  # counts can be raised by others while we raise ours, but not for e
 
 
 class Takeover:
-    def __init__(self, member: Member, calls: Gather, data: Gather, place: Callable[[str], Place]) -> None:
+    def __init__(self, member: Member, calls: Calls, data: Calls, place: Callable[[str], Place]) -> None:
         self._member = member
         self._calls = calls  # to the announcement stream's slot
         self._data = data  # to wherever a data stream is

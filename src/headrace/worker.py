@@ -16,10 +16,10 @@ import random
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from headrace import points
-from headrace.assignment import write_info
+from headrace.announcer import Announcer
 from headrace.board import Board
 from headrace.errors import HeadraceError, Verdict, WrongType, classify
 from headrace.gate import Gate
@@ -38,11 +38,13 @@ from headrace.partitioned import agreeing, check_agreed
 from headrace.policy import reconnect_delay_ms
 from headrace.pulse import Pulse
 from headrace.recorder import Recorder
-from headrace.redis import capabilities, commands, ownership, scripts
+from headrace.redis import capabilities, commands, scripts
 from headrace.redis.connect import Server
 from headrace.tenure import Tenants
 
 log = logging.getLogger("headrace")
+
+Served = TypeVar("Served", Lane, Holding)
 
 LAST_WORDS_S = 5.0  # how long the end waits for the server to answer the last outcomes
 
@@ -65,9 +67,10 @@ class Worker:
         self.owner = owner
         self.lanes: list[Lane] = []
         self.holdings: list[Holding] = []
+        self._announcers: list[Announcer] = []
         self._owner_jobs = list(owner_jobs)
         self._listener = listener  # instead of the jobs' functions: decides itself what it takes from dead owners
-        self._heartbeat: Heartbeat | None = None
+        self._heartbeats: list[Heartbeat] = []
         self._jobs = list(jobs)
         self._server = server
         self._fixed = fixed
@@ -120,6 +123,8 @@ class Worker:
                 )
             else:
                 holding.start(self._listener(holding), self._watch, self._fail)
+        for announcer in self._announcers:
+            self._watch(announcer.run(), f"announcer of {self.owner}")
         log.info("worker.started owner=%s lanes=%d", self.owner, len(self.lanes) + len(self.holdings))
 
     async def _opened(self, tries: int) -> bool:
@@ -131,6 +136,7 @@ class Worker:
             await self._close()
             self.lanes.clear()
             self.holdings.clear()
+            self._announcers.clear()
             self._gate.forget()
             if classify(error) is not Verdict.RETRY:
                 raise
@@ -176,13 +182,15 @@ class Worker:
                 member = Member(keys_of(job.stream), job.group, self.owner, settings.handler, self._fixed)
                 if self.capabilities is None:
                     self.capabilities = await _probe(link, member)
-                parts = (member, settings, job.codec, self._server, self.capabilities, self._recorder)
+                parts = (member, settings, job.codec, self._server, self._recorder)
                 holding = Holding(*parts, inherits=self._listener is None)
                 self.holdings.append(holding)
                 await holding.open()
                 if job.partitions is not None:
-                    calls = [ownership.announce(member.keys, name, write_info(None)) for name in job.partitions.names]
-                    await link.pipe(calls)
+                    announcer = Announcer(member, job.partitions.names, holding.calls.link)
+                    holding.acquirer.regrouped = announcer.hurry
+                    self._announcers.append(announcer)
+                    await announcer.open()
         finally:
             await link.close()
 
@@ -212,17 +220,16 @@ class Worker:
         board = self._board
         self._pulse = Pulse(min(leases, default=1_000) / 12_000, None if board is None else board.stamp_loop)
         self._pulse.start()
+        for lane in self.lanes:
+            lane.intake.arrived_after = self._pulse.arrived_after
         tell = None if board is None else self._stamp
-        if self.holdings:
-            posts = [holding.post for holding in self.holdings]
-            codes = {getattr(job.function, "__code__", None): job.name for job in self._owner_jobs}
-            names = {code: name for code, name in codes.items() if code is not None}
+        codes = {getattr(job.function, "__code__", None): job.name for job in self._owner_jobs}
+        names = {code: name for code, name in codes.items() if code is not None}
+        for holdings in self._by_shard(self.holdings):
+            posts = [holding.post for holding in holdings]
             parts = (self._server, self.owner, posts, self._pulse, self._recorder)
-            self._heartbeat = Heartbeat(*parts, names=names, tell=tell)
-        shards: dict[object, list[Lane]] = {}
-        for lane in self.lanes:  # a shard that is away must not hold up the renewals at another one
-            shards.setdefault(self._server.place(lane.stream), []).append(lane)
-        for lanes in shards.values():
+            self._heartbeats.append(Heartbeat(*parts, names=names, tell=tell))
+        for lanes in self._by_shard(self.lanes):
             strands = [lane.strand(self._fail) for lane in lanes]
             lifeline = Lifeline(self._server, self.owner, strands, self._pulse, self._recorder, tell=tell)
             self._lifelines.append(lifeline)
@@ -232,7 +239,14 @@ class Worker:
             thread.start()
 
     def _threads(self) -> list[Lifeline | Heartbeat]:
-        return [*self._lifelines, *([] if self._heartbeat is None else [self._heartbeat])]
+        return [*self._lifelines, *self._heartbeats]
+
+    def _by_shard(self, all_: Sequence[Served]) -> list[list[Served]]:
+        """A shard that is away must not hold up the renewals at another one."""
+        shards: dict[object, list[Served]] = {}
+        for each in all_:
+            shards.setdefault(self._server.place(each.member.stream), []).append(each)
+        return list(shards.values())
 
     def _start_hints(self) -> None:
         """Listen to what the server says, for the lanes that can use it."""
@@ -279,6 +293,12 @@ class Worker:
         """Return never; raise what failed the worker for good."""
         assert self._failed is not None, "start the worker first"
         await asyncio.shield(self._failed)
+
+    def reset_topology(self) -> None:
+        """Read the map of the cluster, or the primary's address, again; hints listen where they belong by it."""
+        self._server.reset_topology()
+        if self._hints is not None:
+            self._hints.reset_topology()
 
     async def drained(self, *, every_s: float = 0.1) -> None:
         """Return once nothing is unread, pending or waiting in any of the groups (``--burst``)."""

@@ -9,7 +9,17 @@ from pathlib import Path
 import pytest
 
 from headrace import App, MissingRight
-from tests.support.lives import operate, own, produce, work
+from tests.support.lives import (
+    operate,
+    operate_parts,
+    own,
+    own_parts,
+    produce,
+    produce_parts,
+    speak_go,
+    work,
+    work_parts,
+)
 from tests.support.servers import Server
 
 MakeApp = Callable[..., App]
@@ -19,7 +29,7 @@ ROOT = Path(__file__).resolve().parents[2]
 LUA = ROOT / "src/headrace/redis/lua"
 OWNING = {
     *("announce", "take", "begin", "pos_ack", "give_up", "finish", "finished"),
-    *("raise", "beat", "inherit", "expired", "claim", "set_aside"),
+    *("raise", "beat", "inherit", "expired", "claim", "set_aside", "trimmed"),
 }
 
 
@@ -70,6 +80,41 @@ async def test_an_owners_rights_are_enough_to_announce_own_hand_back_and_finish(
     app = make_app(grant(guarded, profile("owner", stream)))
     await own(guarded, app, stream)
     await app.close()
+
+
+async def test_the_rights_for_partitions_are_enough_to_add_work_and_own_them(
+    guarded: Server, stream: str, make_app: MakeApp
+) -> None:
+    """SPEC 52, 51: producer, worker, owner in order, and an operator with the owner's keys."""
+    await produce_parts(app := make_app(grant(guarded, profile("parts-producer", stream))), stream)
+    await app.close()
+    for name, role, live in (("a", "parts-worker", work_parts), ("b", "parts-owner", own_parts)):
+        app = make_app(grant(guarded, profile(role, f"{stream}-{name}")))
+        await live(guarded, app, f"{stream}-{name}")
+        await app.close()
+    words = [word for word in profile("operator", f"{stream}-b") if not word.startswith("~")]
+    words += [word for word in profile("parts-owner", f"{stream}-b") if word.startswith("~")]
+    app = make_app(grant(guarded, words))
+    await operate_parts(app, f"{stream}-b")
+    await app.close()
+
+
+async def test_a_go_clients_rights_are_enough_for_the_protocol(guarded: Server, stream: str, make_app: MakeApp) -> None:
+    """SPEC 52, 47."""
+    app = make_app(grant(guarded, profile("go", stream)))
+    await speak_go(guarded, app, stream)
+    await app.close()
+
+
+def test_partitions_need_no_commands_that_streams_do_not() -> None:
+    """Other keys, the same work; and nobody who owns partitions has to delete them."""
+
+    def commands(role: str) -> set[str]:
+        return {word for word in profile(role, "orders") if word.startswith("+")}
+
+    assert commands("parts-producer") == commands("producer") | {"+type"}
+    assert commands("parts-worker") == commands("worker")
+    assert commands("parts-owner") < commands("owner") - {"+del", "+expire"}
 
 
 async def test_a_producer_may_neither_read_nor_delete(guarded: Server, stream: str, make_app: MakeApp) -> None:
@@ -133,6 +178,9 @@ def test_the_profiles_grant_every_command_that_the_scripts_of_the_role_use() -> 
             {file.stem for file in LUA.glob("*.lua") if not file.stem.startswith("go_")} - {"add", "replay"} - OWNING
         ),
         "owner": (*OWNING, "park", "due", "bury", "mine", "join", "stay", "remove_owner", "ensure_group"),
+        "parts-producer": ("add", "agree"),
+        "parts-owner": (*(OWNING - {"finish"}), "park", "due", "bury", "mine", "join", "stay", "agree"),
+        "go": ("go_hold", "go_done", "go_requeue", "go_lock", "go_unlock", "ensure_group"),
     }
     optional = {"xackdel"}  # granted where the server knows it
     assert "~lock:{orders}:* +del" in (ROOT / "docs" / "acl.md").read_text()  # for handlers that recover by requeue

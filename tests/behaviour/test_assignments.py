@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import signal
 import time
 from collections.abc import Callable
@@ -24,11 +25,13 @@ from headrace import (
     Release,
     Retry,
     Room,
+    WrongType,
     events,
 )
 from headrace.names import keys_of
 from headrace.redis import ownership, scripts
 from headrace.redis.connect import Server as Address
+from tests.support.proxy import Proxy
 from tests.support.servers import Server
 from tests.support.stays import stays
 from tests.support.wait import wait_until
@@ -176,11 +179,77 @@ async def test_acks_that_nobody_waits_for_are_gathered_and_answered_before_the_r
     await fill(app, name, 1_000)
     async with app.worker() as worker:
         await wait_until(lambda: len(seen) == 1_000, 10)
-        sent = worker.holdings[0]._ack_link.sent
+        sent = sum(link.sent for link in worker.holdings[0].positions.links)
     (row,) = await rooms.listed()
     assert (row.position, row.owner) == (seen[-1], "")
     assert sent < 300
     assert counted(app, "acked_total") == 1_000
+
+
+@pytest.mark.servers("redis8")
+async def test_an_ack_that_nobody_waits_for_fails_the_room_when_nobody_can_help(
+    server: Server, stream: str, make_app: MakeApp
+) -> None:
+    """Refused for good, it would be forgotten, and the room go on as if all were well."""
+    app, name, seen, failed = make_app(server), f"{stream}-room", [], []
+    rooms = app.assignments(stream, lease=LEASE)
+
+    @rooms.owner()
+    async def own(room: Room[Any]) -> None:
+        try:
+            async for message in room:
+                seen.append(message.payload["n"])
+                room.ack_soon(message)
+        except WrongType as error:
+            failed.append(error)
+            raise
+
+    await rooms.announce(name)
+    await fill(app, name, 1)
+    async with app.worker():
+        await wait_until(lambda: counted(app, "acked_total") == 1)
+        server.sync().delete(rooms.place(name).own)
+        server.sync().set(rooms.place(name).own, "no hash")
+        await fill(app, name, 1, first=1)
+        await wait_until(lambda: failed)
+        server.sync().delete(rooms.place(name).own)
+    assert seen == [0, 1]
+
+
+@pytest.mark.servers("redis8")
+async def test_an_ack_whose_answer_was_cut_is_counted_once(server: Server, stream: str, make_app: MakeApp) -> None:
+    """It goes again as it was, and what came meanwhile after it: the lag that others see is the true one."""
+    name, seen, cut = f"{stream}-room", [], asyncio.Event()
+    async with Proxy(server.socket) as proxy:
+        app = make_app(proxy)
+        rooms = app.assignments(stream, lease=LEASE)
+
+        @rooms.owner()
+        async def own(room: Room[Any]) -> None:
+            async for message in room:
+                seen.append(message.payload["n"])
+                room.ack_soon(message)
+                if message.payload["n"] == 4:
+                    await cut.wait()
+
+        def cut_once(reply: bytes) -> int | None:
+            if cut.is_set() or not reply.endswith(b"$2\r\nok\r\n"):
+                return None
+            cut.set()
+            return 0
+
+        await rooms.announce(name)
+        await fill(app, name, 12)
+        proxy.cut_reply = cut_once
+        async with app.worker():
+            await wait_until(lambda: counted(app, "acked_total") == 12)
+            assert cut.is_set()
+            (row,) = await rooms.listed()
+            assert row.lag == 0
+            await fill(app, name, 1, first=12)
+            await wait_until(lambda: counted(app, "acked_total") == 13)
+        assert server.sync().hget(rooms.place(name).own, "read") == b"13"
+        await app.close()
 
 
 async def test_a_message_is_decoded_by_the_model_when_asked_for(server: Server, stream: str, make_app: MakeApp) -> None:
@@ -207,6 +276,131 @@ async def test_a_message_is_decoded_by_the_model_when_asked_for(server: Server, 
     async with app.worker():
         await wait_until(lambda: len(seen) == 4)
     assert seen == [1, "DecodeError", "DecodeError", 2]
+
+
+# ── what others trimmed ──
+
+COUNTING = ("redis7", "redis8", "valkey9")  # servers that know how many entries were ever added
+
+
+@pytest.fixture
+def quick_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headrace.gaps.ROUND_MS", 50)
+
+
+def gaps_said(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [line for line in caplog.messages if line.startswith("message.trimmed")]
+
+
+@pytest.mark.servers(*COUNTING)
+@pytest.mark.usefixtures("quick_looks")
+async def test_what_was_trimmed_before_its_owner_read_it_is_counted_and_said_once(
+    server: Server, stream: str, make_app: MakeApp, caplog: pytest.LogCaptureFixture
+) -> None:
+    """SPEC 18 for rooms: a read goes on behind the gap as if nothing had been there."""
+    app, book, go, name = make_app(server), Book(), asyncio.Event(), f"{stream}-room"
+    rooms = app.assignments(stream, lease=LEASE, prefetch=5)
+
+    @rooms.owner()
+    async def own(room: Room[Any]) -> None:
+        await go.wait()
+        await book.own(room)
+
+    await rooms.announce(name)
+    async with app.worker() as worker:
+        await fill(app, name, 100)
+        await wait_until(lambda: name in worker.holdings[0].by_name and worker.holdings[0].by_name[name].room.full)
+        ids = [id_.decode() for id_, _ in server.sync().xrange(name)]
+        server.sync().xtrim(name, maxlen=20, approximate=False)
+        go.set()
+        await wait_until(lambda: len(book.seen) == 25)
+        await wait_until(lambda: counted(app, "trimmed_total", stream=stream) == 75)
+        await stays(lambda: counted(app, "trimmed_total") == 75, 0.3)
+        (row,) = await rooms.listed()
+        assert row.lag == 0
+    assert book.numbers(name) == [*range(5), *range(80, 100)]
+    (said,) = gaps_said(caplog)
+    between = re.search(rf"stream={name} group=owners: 75 messages between (\S+) and (\S+),", said)
+    assert between is not None
+    assert between[1] in ("0-0", *ids[:5])  # where it was looked before
+    assert between[2] in ids[80:]
+
+
+@pytest.mark.servers(*COUNTING)
+async def test_what_was_trimmed_between_two_owners_is_counted_by_the_next(
+    server: Server, stream: str, make_app: MakeApp, caplog: pytest.LogCaptureFixture
+) -> None:
+    """SPEC 18 for rooms, at the takeover."""
+    app, book, name = make_app(server), Book(), f"{stream}-room"
+    rooms = app.assignments(stream, lease=LEASE)
+    rooms.owner()(book.own)
+    await rooms.announce(name)
+    async with app.worker():
+        await fill(app, name, 10)
+        await wait_until(lambda: len(book.seen) == 10)
+    await fill(app, name, 20, first=10)
+    ids = [id_.decode() for id_, _ in server.sync().xrange(name)]
+    server.sync().xtrim(name, maxlen=5, approximate=False)
+    for count in (15, 20):
+        async with app.worker():
+            await wait_until(lambda count=count: len(book.seen) == count)
+        if count == 15:
+            await fill(app, name, 5, first=30)
+    assert book.numbers(name) == [*range(10), *range(25, 35)]
+    assert counted(app, "trimmed_total", stream=stream) == 15
+    (said,) = gaps_said(caplog)
+    assert f"stream={name} group=owners: 15 messages between {ids[9]} and {ids[25]}," in said
+
+
+@pytest.mark.servers(*COUNTING)
+@pytest.mark.usefixtures("quick_looks")
+async def test_what_a_producers_maxlen_cut_and_what_was_handled_are_together_all_there_was(
+    server: Server, stream: str, make_app: MakeApp
+) -> None:
+    """An owner that cannot keep up loses messages, and knows how many; reads on their way are not taken for lost."""
+    app, book, name = make_app(server), Book(), f"{stream}-room"
+    rooms = app.assignments(stream, lease=LEASE, prefetch=10)
+
+    @rooms.owner()
+    async def own(room: Room[Any]) -> None:
+        async for message in room:
+            book.seen.append((room.name, message.payload["n"], room.owner))
+            await room.ack(message)
+            await asyncio.sleep(0.001)
+
+    await rooms.announce(name)
+    async with app.worker() as worker:
+        await wait_until(lambda: name in worker.holdings[0].by_name)
+        for first in range(0, 5_000, 20):
+            pipe = server.sync().pipeline(transaction=False)
+            for n in range(first, first + 20):
+                pipe.xadd(name, {"payload": f'{{"n":{n}}}'}, maxlen=50, approximate=False)
+            pipe.execute()
+            await asyncio.sleep(0.005)
+        await wait_until(lambda: book.seen and book.seen[-1][1] == 4_999, 10)
+        await wait_until(lambda: len(book.seen) + counted(app, "trimmed_total") == 5_000)
+        await stays(lambda: len(book.seen) + counted(app, "trimmed_total") == 5_000, 0.3)
+    assert counted(app, "trimmed_total") > 0
+    assert book.numbers(name) == sorted(set(book.numbers(name)))
+
+
+@pytest.mark.servers("redis6")
+@pytest.mark.usefixtures("quick_looks")
+async def test_a_server_that_does_not_count_what_was_added_says_nothing_of_a_gap_and_the_room_goes_on(
+    server: Server, stream: str, make_app: MakeApp
+) -> None:
+    app, book, name = make_app(server), Book(), f"{stream}-room"
+    rooms = app.assignments(stream, lease=LEASE)
+    rooms.owner()(book.own)
+    await rooms.announce(name)
+    async with app.worker():
+        await fill(app, name, 10)
+        await wait_until(lambda: len(book.seen) == 10)
+    await fill(app, name, 20, first=10)
+    server.sync().xtrim(name, maxlen=5, approximate=False)
+    async with app.worker():
+        await wait_until(lambda: len(book.seen) == 15)
+    assert counted(app, "trimmed_total") == 0
 
 
 # ── ending ──
@@ -363,14 +557,18 @@ async def test_an_announcement_nobody_can_own_is_buried_and_the_others_go_on(
     server.sync().xadd(stream, {"no": "name"})
     server.sync().xadd(stream, {"stream": "{}", "info": "{}"})
     server.sync().xadd(stream, {"stream": f"{stream}-odd", "info": "no json"})
+    server.sync().xadd(stream, {"stream": f"{stream}-deep", "info": "[" * 200_000 + "]" * 200_000})
+    server.sync().xadd(stream, {"stream": f"{stream}-digits", "info": "9" * 5_000})
+    server.sync().xadd(stream, {"stream": f"{stream}-".encode() + b"\xed\xa0\x80"})  # a lone surrogate
     await rooms.announce(f"{stream}-text")
     await rooms.announce(name)
     await fill(app, name, 1)
     async with app.worker():
         await wait_until(lambda: book.numbers(name) == [0])
-        await wait_until(lambda: server.sync().xlen(f"{{{stream}}}:dlq") == 4)
+        await wait_until(lambda: server.sync().xlen(f"{{{stream}}}:dlq") == 7)
     errors = [letter.error for letter in await rooms.dead_letters.listed()]
-    assert sorted(errors) == ["DecodeError", "DecodeError", "NameRefused", "WrongType"]
+    assert sorted(errors) == ["DecodeError"] * 4 + ["NameRefused"] * 2 + ["WrongType"]
+    assert held(server, stream) == {}
 
 
 # ── leases ──
@@ -395,8 +593,7 @@ async def test_an_owner_that_vanishes_is_succeeded_and_its_late_words_are_refuse
         worker = await stack.enter_async_context(app.worker())
         await wait_until(lambda: kept)
         (room, message), holding = kept[0], worker.holdings[0]
-        assert worker._heartbeat is not None
-        worker._heartbeat.cut()
+        worker._heartbeats[0].cut()
         heir, book = make_app(server), Book()
         heir.assignments(stream, lease=LEASE).owner()(book.own)
         await stack.enter_async_context(heir.worker())
@@ -422,8 +619,7 @@ async def test_a_room_gives_no_message_while_its_owner_cannot_be_sure_of_its_lea
     await rooms.announce(name)
     async with app.worker() as worker:
         await wait_until(lambda: book.entered)
-        assert worker._heartbeat is not None
-        await worker._heartbeat.stop()
+        await worker._heartbeats[0].stop()
         post = worker.holdings[0].post
         await wait_until(lambda: time.monotonic() > post.sure_until)
         await fill(app, name, 1)
@@ -544,7 +740,7 @@ async def test_a_restarted_owner_with_a_fixed_name_takes_a_new_epoch_of_what_it_
     async with dead.worker():
         await wait_until(lambda: book.seen)
         assert book.entered[0].epoch == 2
-        late = link.call(ownership.pos_ack(rooms.place(name), f"{stream}-fixed", 1, b"99-0", 1, read=True))
+        late = link.call(ownership.pos_ack(rooms.place(name), f"{stream}-fixed", 1, b"99-0", 1))
         assert late.kind == "taken"
     link.close()
 
@@ -677,8 +873,7 @@ async def test_events_tell_what_was_added_expired_disowned_and_that_it_is_over(
         message = await anext(room)
         await room.ack(message)
         # its lease ends: the other is told, and takes it
-        assert first[1]._worker._heartbeat is not None
-        await first[1]._worker._heartbeat.stop()
+        await first[1]._worker._heartbeats[0].stop()
         expired = await next_event(second[1], events.Expired)
         assert (expired.name, expired.info, expired.owner) == (name, {"a": 1}, room.owner)
         claimed = await second[0].claim(expired)
@@ -729,6 +924,49 @@ async def test_of_two_that_claim_at_once_one_wins_and_the_other_is_told_who(
         assert sum(held(server, stream).values()) == 10
         assert "dead" not in held(server, stream)
         del second
+
+
+@pytest.mark.servers("redis8", "redis6")
+@pytest.mark.parametrize("how", ["paused", pytest.param("killed", marks=pytest.mark.long)])
+async def test_no_expired_is_told_of_a_live_owner_after_an_outage_and_a_claim_waits_for_its_beat(
+    own_server: Callable[..., Server], server_key: str, stream: str, make_app: MakeApp, how: str
+) -> None:
+    """SPEC 20 for listeners: away for longer than L; the owner's beats come 200 ms after everybody else's words."""
+    server = own_server(server_key, aof=True, config={"appendfsync": "always"})
+    name, seen = f"{stream}-room", []
+    async with Proxy(server.socket) as way:
+        app, other = make_app(way.url), make_app(server)
+        rooms, theirs = app.assignments(stream, lease="2s"), other.assignments(stream, lease="2s")
+        await rooms.announce(name)
+
+        async def collect(listening: Any) -> None:
+            async for event in listening:
+                seen.append(event)
+
+        async with AsyncExitStack() as stack:
+            mine = await stack.enter_async_context(rooms.events())
+            room = (await next_event(mine, events.Added)).room
+            collecting = asyncio.create_task(collect(await stack.enter_async_context(theirs.events())))
+            await asyncio.to_thread(server.pause if how == "paused" else server.kill)
+            await asyncio.sleep(3.0)  # the length of the outage
+            early = asyncio.create_task(theirs.claim(name))  # on its way when the server is back
+            way.holding = True
+            await asyncio.to_thread(server.cont if how == "paused" else server.restart)
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(asyncio.shield(early), 0.2)
+            way.holding = False
+            for claim in (early, theirs.claim(name)):
+                with pytest.raises(AlreadyClaimed) as refused:
+                    await asyncio.wait_for(claim, 10)
+                assert refused.value.holder == room.owner
+            await stays(lambda: not seen, 2.5)
+            assert not room.is_lost
+            # the rule delays, and does not forbid
+            for thread in mine._worker._threads():
+                await thread.stop()
+            await wait_until(lambda: [event.name for event in seen] == [name], 10)
+            assert (await theirs.claim(seen[0])).former == room.owner
+        await collecting
 
 
 @pytest.mark.servers("redis8")

@@ -1,9 +1,13 @@
-"""The protocol of redis-stream-client-go, spoken beside a peer that behaves as the Go client does (SPEC 44, 47)."""
+"""The protocol of redis-stream-client-go, spoken beside a peer that behaves as the Go client does (SPEC 44, 47).
+
+The peer (tests/support/gopeer.py) and the frames are written from the Go client's sources; no Go program runs here.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import json
+import operator
 import os
 import signal
 import subprocess
@@ -13,9 +17,11 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import hiredis
 import pytest
 
 from headrace import App
+from headrace.errors import Unavailable
 from headrace.goclient import (
     Added,
     AlreadyClaimed,
@@ -28,8 +34,11 @@ from headrace.goclient import (
     PodNameMissing,
     Terminated,
 )
+from headrace.goclient.calls import Said
 from headrace.goclient.protocol import consumer_name, read_lock
+from tests.support.proxy import Proxy
 from tests.support.servers import Server
+from tests.support.stays import stays
 from tests.support.wait import wait_until
 
 MakeApp = Callable[..., App]
@@ -115,6 +124,14 @@ async def ours(app: App, service: str, pod: str = "py-1", **other: Any) -> Async
         task = asyncio.create_task(collect())
         yield told
     await asyncio.wait_for(task, 5)
+
+
+async def die(client: GoClient) -> None:
+    """As after SIGKILL: nothing is said any more, and nothing handed back."""
+    for task in client._tasks:
+        task.cancel()
+    await client._holder.stop()
+    await client._read_link.close()
 
 
 def pending(server: Server, service: str) -> int:
@@ -222,10 +239,7 @@ async def test_a_go_pod_takes_over_what_our_dead_process_held(
     await go.until("ready")
     await asyncio.sleep(2)
     assert go.events("added") == []
-    await client._holder.stop()  # as after SIGKILL
-    await client._read_link.close()
-    for task in client._tasks:
-        task.cancel()
+    await die(client)
     added = await go.until("added", stream=ROOM)
     assert (added["info"], added["retries"]) == ({"n": 1}, "1")
     go.say(f"done {ROOM}")
@@ -315,14 +329,130 @@ async def test_an_entry_that_nobody_can_read_is_buried_and_reading_goes_on(
     redis = server.sync()
     redis.xadd(f"{prefix}-input", {"lbs-input": "no json"})
     redis.xadd(f"{prefix}-input", {"something": "else"})
+    deep = '{"DataStreamName":"deep","Info":%s}' % ('{"a":' * 200_000 + "1" + "}" * 200_000)
+    redis.xadd(f"{prefix}-input", {"lbs-input": deep})
+    redis.xadd(f"{prefix}-input", {"lbs-input": '{"DataStreamName":"digits","Info":{"n":%s}}' % ("9" * 5_000)})
     redis.xadd(f"{prefix}-input", {"lbs-input": Announcement(f"{prefix}:room").json()})
     async with ours(make_app(server), prefix) as mine:
         added = await mine.until(Added)
         assert added.stream == f"{prefix}:room"
         await mine.client.done_stream(f"{prefix}:room")
     dead = redis.xrange(f"{prefix}-input-dlq")
-    assert [fields[b"_dlq_reason"] for _, fields in dead] == [b"unparseable", b"unparseable"]
+    assert [fields[b"_dlq_reason"] for _, fields in dead] == [b"unparseable"] * 4
     assert pending(server, prefix) == 0
+
+
+async def test_a_name_that_is_no_text_is_read_as_go_reads_it(server: Server, prefix: str, make_app: MakeApp) -> None:
+    """Go's encoding/json puts U+FFFD for a lone surrogate and for each byte that is no UTF-8: a Go pod locks that."""
+    redis, stream = server.sync(), f"{prefix}-input"
+    redis.xadd(stream, {"lbs-input": '{"DataStreamName":"%s:\\ud800","Info":{}}' % prefix})  # noqa: UP031 - braces
+    redis.xadd(stream, {"lbs-input": b'{"DataStreamName":"%s:\xe2\x82","Info":{}}' % prefix.encode()})
+    names = [f"{prefix}:\ufffd", f"{prefix}:\ufffd\ufffd"]
+    async with ours(make_app(server), prefix) as mine:
+        await mine.until(Added, 2)
+        assert [added.stream for added in mine.of(Added)] == names
+        locks = [f"{added.stream}<MUTEX_KEY_SEP>{added.id}" for added in mine.of(Added)]
+        assert redis.exists(*locks) == 2
+        for name in names:
+            await mine.client.done_stream(name)
+    assert pending(server, prefix) == 0
+    assert redis.exists(f"{stream}-dlq") == 0
+
+
+async def test_an_error_in_the_middle_of_a_batch_leaves_nothing_read_and_unlocked(
+    server: Server, prefix: str, make_app: MakeApp
+) -> None:
+    """The connection breaks at the second of four locks: all are added, at once and without a retry."""
+    redis, cut = server.sync(), []
+
+    def once(data: bytes) -> bool:
+        if b":1<MUTEX_KEY_SEP>" not in data or cut:
+            return True
+        cut.append(data)
+        return False
+
+    for n in range(4):
+        redis.xadd(f"{prefix}-input", {"lbs-input": Announcement(f"{prefix}:{n}").json()})
+    async with Proxy(server.socket) as way:
+        way.on_request = once
+        async with ours(make_app(way.url), prefix, min_idle="60s", interval="60s") as mine:
+            await mine.until(Added, 4)
+            assert cut
+            assert {(added.stream, added.attempt) for added in mine.of(Added)} == {
+                (f"{prefix}:{n}", 1) for n in range(4)
+            }
+            for stream in mine.client.streams:
+                await mine.client.done_stream(stream)
+    assert pending(server, prefix) == 0
+
+
+async def test_what_was_read_is_locked_soon_after_the_server_is_back(
+    server: Server, prefix: str, make_app: MakeApp, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Within the lock's life for which nobody scans (SPEC 20), however long the server was away."""
+    async with ours(make_app(server), prefix) as mine:
+        fails, hold = list(range(10)), mine.client._ways.hold
+
+        async def away(stream: str, id_: str) -> Said:
+            if fails:
+                fails.pop()
+                raise Unavailable("away")
+            return await hold(stream, id_)
+
+        monkeypatch.setattr(mine.client._ways, "hold", away)
+        await mine.client.announce(f"{prefix}:room")
+        assert (await mine.until(Added, timeout=5)).attempt == 1  # doubling, ten waits are 25 s at least
+
+
+async def test_done_hands_back_what_was_read_and_never_locked(
+    server: Server, prefix: str, make_app: MakeApp, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    redis = server.sync()
+    for n in range(3):
+        redis.xadd(f"{prefix}-input", {"lbs-input": Announcement(f"{prefix}:{n}").json()})
+    redis.xadd(f"{prefix}-input", {"lbs-input": "no json"})
+
+    async def away(*_: object) -> None:
+        raise Unavailable("away")
+
+    async with ours(make_app(server), prefix, interval="60s") as leaving:
+        monkeypatch.setattr(leaving.client._ways, "hold", away)
+        monkeypatch.setattr(leaving.client._reader, "_bury", away)
+        await wait_until(lambda: pending(server, prefix) == 4)
+    async with ours(make_app(server), prefix, "py-2", interval="60s") as staying:
+        await staying.until(Added, 3)
+        assert {added.attempt for added in staying.of(Added)} == {1}
+
+
+@pytest.mark.parametrize("task", ["_reader._take", "_scanner.scan", "_expired.get"])
+async def test_whatever_ends_a_task_of_ours_is_the_last_event(
+    server: Server, prefix: str, make_app: MakeApp, monkeypatch: pytest.MonkeyPatch, task: str
+) -> None:
+    """A client that no longer reads, scans or listens must not keep its locks and say nothing."""
+
+    async def fail(*_: object) -> None:
+        raise RuntimeError("a bug")
+
+    async with ours(make_app(server), prefix) as mine:
+        owner, _, name = f"client.{task}".rpartition(".")
+        monkeypatch.setattr(operator.attrgetter(owner)(mine), name, fail)
+        await mine.client.announce(f"{prefix}:room")
+        await mine.client.announce(f"{prefix}:other")
+        mine.client._expired.put_nowait(("x", "1-1"))
+        assert (await mine.until(Terminated)).reason == "RuntimeError: a bug"
+
+
+async def test_whatever_ends_the_thread_that_locks_is_the_last_event(
+    server: Server, prefix: str, make_app: MakeApp, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise RuntimeError("a bug")
+
+    async with ours(make_app(server), prefix) as mine:
+        monkeypatch.setattr(mine.client._holder, "_extend", fail)
+        await mine.client.announce(f"{prefix}:room")
+        await mine.until(Added)
+        assert (await mine.until(Terminated)).reason == "RuntimeError: a bug"
 
 
 async def test_what_we_own_is_never_old_to_who_goes_by_idle_time_alone(
@@ -370,6 +500,73 @@ async def test_a_cut_connection_shorter_than_a_lock_costs_no_stream(
         assert mine.of(Disowned) == []
         await mine.client.done_stream(ROOM)
     assert pending(server, "rooms") == 0
+
+
+@pytest.mark.servers("redis6")
+@pytest.mark.parametrize("how", ["paused", "killed"])
+async def test_after_an_outage_nothing_of_a_live_owner_is_requeued_or_told_as_expired(
+    own_server: OwnServer, server_key: str, make_app: MakeApp, how: str
+) -> None:
+    """SPEC 20: away for longer than lock and min_idle; the owner locks 200 ms after everybody else's words."""
+    config = {"appendfsync": "always", "notify-keyspace-events": "Ex"}
+    server = own_server(server_key, aof=True, config=config)
+    slow: dict[str, Any] = {"lock": "2s", "min_idle": "2s", "interval": "100ms"}
+    app = make_app(server)
+    async with (
+        Proxy(server.socket) as way,
+        ours(make_app(way.url), "rooms", **{**slow, "interval": "60s"}) as owner,
+    ):
+        await owner.client.announce(ROOM)
+        added = await owner.until(Added)
+        async with ours(app, "rooms", "py-2", **slow) as heir:
+            orphan = Expired(ROOM, owner.client.consumer, added.id)
+            await asyncio.to_thread(server.pause if how == "paused" else server.kill)
+            await asyncio.sleep(4)  # the length of the outage
+            early = asyncio.create_task(claimed(heir.client, orphan))  # on its way when the server is back
+            way.holding = True
+            await asyncio.to_thread(server.cont if how == "paused" else server.restart)
+            await asyncio.sleep(0.2)
+            way.holding = False
+            assert await asyncio.wait_for(early, 10) == "AlreadyClaimed"
+            assert await claimed(heir.client, orphan) == "AlreadyClaimed"
+            await stays(lambda: not heir.seen and not owner.of(Disowned), 3)
+            assert heir.client.streams == []
+            # the rule delays, and does not forbid
+            await die(owner.client)
+            assert (await heir.until(Added)).attempt == 2
+            await heir.client.done_stream(ROOM)
+    assert pending(server, "rooms") == 0
+
+
+async def test_a_claim_that_waits_for_the_owners_to_lock_ends_with_its_client(
+    server: Server, prefix: str, make_app: MakeApp
+) -> None:
+    redis = server.sync()
+    stream, group, room = f"{prefix}-input", f"{prefix}-group", f"{prefix}:room"
+    id_ = redis.xadd(stream, {"lbs-input": Announcement(room).json()})
+    redis.xgroup_create(stream, group, "0")
+    redis.xreadgroup(group, "redis-consumer-go", {stream: ">"})
+    redis.xclaim(stream, group, "redis-consumer-go", 0, [id_], idle=60_000, justid=True)
+    async with ours(make_app(server), prefix, lock="2s", interval="60s") as mine:
+        claim = asyncio.create_task(mine.client.claim(Expired(room, "", id_.decode())))
+        await stays(lambda: not claim.done(), 0.5)  # just connected: its owner may be alive
+        assert pending(server, prefix) == 1
+    with pytest.raises(Unavailable, match="ended"):
+        await asyncio.wait_for(claim, 5)
+    assert pending(server, prefix) == 1
+
+
+async def claimed(client: GoClient, expired: Expired) -> str:
+    """What a claim answers, if the server can be asked."""
+    while True:
+        try:
+            await client.claim(expired)
+        except Unavailable:
+            await asyncio.sleep(0.01)
+        except AlreadyClaimed as refused:
+            return type(refused).__name__
+        else:
+            return "claimed"
 
 
 async def test_done_before_start_and_done_twice_are_fine(server: Server, prefix: str, make_app: MakeApp) -> None:
@@ -420,9 +617,11 @@ async def test_a_fleet_moves_over_pod_by_pod_and_every_stream_is_finished_once(
     assert server.sync().xlen("rooms-input") == 0
 
 
-# ── recorded frames ──
+# ── frames ──
 
-FRAMES = {  # as go-redis writes them: RESP arrays, command words in lower case
+# Written down from the sources of redis-stream-client-go (which commands, with which words) and of go-redis v9 (their
+# order and case; SetNX of whole seconds is "ex"), and framed below as RESP arrays. Not recorded from a Go process.
+FRAMES = {
     "group": ("xgroup", "create", "rooms-input", "rooms-group", "$", "mkstream"),
     "announce": ("xadd", "rooms-input", "*", "lbs-input", '{"DataStreamName":"room:42","Info":null}'),
     "read": ("xreadgroup", "group", "rooms-group", "redis-consumer-go-1", "block", "0", "streams", "rooms-input", ">"),
@@ -440,14 +639,24 @@ def frame(name: str, id_: str = "") -> bytes:
 async def test_frames_of_a_go_pod_and_ours_are_understood_both_ways(
     server_key: str, own_server: OwnServer, make_app: MakeApp
 ) -> None:
-    """SPEC 47: bytes as they stand on the wire, without our encoder or decoder in between."""
+    """SPEC 47: bytes as a Go pod's sources put them on the wire, without our encoder or decoder in between.
+
+    No Go program runs here: where its sources were read wrongly, this is wrong with them.
+    """
     server = own_server(server_key)
     reader, writer = await asyncio.open_unix_connection(server.socket)
 
     async def said(name: str, id_: str = "") -> bytes:
         writer.write(frame(name, id_))
         await writer.drain()
-        return await asyncio.wait_for(reader.read(65_536), 5)
+        parser, reply = hiredis.Reader(), b""
+        async with asyncio.timeout(5):
+            while not reply or parser.gets() is False:  # a server may write one reply in pieces
+                piece = await reader.read(65_536)
+                assert piece, f"the server closed the connection after {name}"
+                parser.feed(piece)
+                reply += piece
+        return reply
 
     assert await said("group") == b"+OK\r\n"
     added = await said("announce")

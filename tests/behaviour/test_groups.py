@@ -72,7 +72,7 @@ async def test_a_stream_deleted_under_running_workers_is_created_again_at_0(
         await orders.add({"n": 1})
         await wait_until(lambda: counted(app, "handled_total", outcome="ack") == 2)
         # A producer that is quicker than the workers: the stream is new and has an entry already.
-        await worker.lanes[0].janitor.round()
+        await worker.lanes[0].janitor.keep_floor()
         server.sync().delete(stream)
         server.sync().xadd(stream, {"payload": '{"n":2}'})
         await wait_until(lambda: counted(app, "handled_total", outcome="ack") == 3)
@@ -97,7 +97,7 @@ async def test_a_group_that_vanished_comes_back_below_its_unfinished_messages_an
         await wait_until(lambda: counted(app, "handled_total", outcome="ack") == 5_000, 20)
         held = [(await orders.add({"n": 5_000 + n})).id for n in range(5)]
         await wait_until(lambda: len(ledger) == 5_005)
-        await worker.lanes[0].janitor.round()
+        await worker.lanes[0].janitor.keep_floor()
         server.sync().xgroup_destroy(stream, GROUP)
         fresh = (await orders.add({"n": 6_000})).id
         go_on.set()
@@ -128,7 +128,7 @@ async def test_what_waited_for_its_retry_survives_a_vanished_group(
         await wait_until(lambda: waiting(server, stream, GROUP))
         done = (await orders.add({"n": 1})).id
         await wait_until(lambda: counted(app, "handled_total", outcome="ack") == 1)
-        await worker.lanes[0].janitor.round()
+        await worker.lanes[0].janitor.keep_floor()
         server.sync().xgroup_destroy(stream, GROUP)
         server.sync().xgroup_destroy(stream, f"{GROUP}~wait")
         await wait_until(lambda: ledger.ids.count(retried) == 2)

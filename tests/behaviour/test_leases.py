@@ -198,6 +198,33 @@ async def test_a_handler_that_blocks_the_loop_is_named_in_a_warning_and_not_robb
     assert "hogging" in next(line for line in caplog.messages if "loop.blocked" in line)
 
 
+@pytest.mark.servers("redis8", "valkey9", "redis7")
+async def test_what_was_sent_to_a_blocked_loop_and_deleted_before_it_was_read_is_counted(
+    server: Server, stream: str, make_app: MakeApp
+) -> None:
+    """SPEC 18: the renewal by the owner's name takes it out of the pending list, so it has to tell (FAULTS 21, seed 2).
+    Redis 6.2 leaves it there, for the rescue to find."""
+    app = make_app(server)
+    orders = app.stream(stream)
+
+    @orders.handler(group=GROUP, lease=LEASE_S)
+    async def hogging(order: Any, delivery: Delivery[Any]) -> None:
+        if order["n"] == 0:
+            await wait_until(lambda: worker.lanes[0].reader.blocked)
+            (unread,) = fill(server, stream, 1, '{"n":1}')
+            while unread not in pending(server, stream, GROUP):
+                time.sleep(0.005)
+            server.sync().xdel(stream, unread)
+            time.sleep(3 * LEASE_S)
+
+    async with app.worker() as worker:
+        await orders.add({"n": 0})
+        await wait_until(lambda: counted(app, "handled_total", outcome="ack") == 1)
+        await wait_until(lambda: counted(app, "trimmed_total") == 1)
+        assert pending(server, stream, GROUP) == {}
+    assert counted(app, "trimmed_total") == 1
+
+
 @pytest.mark.servers("redis8", "redis6")
 async def test_what_was_sent_to_a_blocked_loop_and_not_read_yet_is_not_robbed_either(
     server: Server, stream: str, make_app: MakeApp

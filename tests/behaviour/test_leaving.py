@@ -29,7 +29,7 @@ async def test_an_owner_leaves_its_group_although_its_janitor_was_at_work_when_i
             rounds += 1
 
     monkeypatch.setattr(Janitor, "round", busy)
-    monkeypatch.setattr("headrace.janitor.ROUND_MS", 1)
+    monkeypatch.setattr("headrace.janitor.FLOOR_MS", 1)
     async with App(server.url) as app:
 
         @app.stream(stream).handler(group=GROUP)

@@ -8,12 +8,14 @@ from typing import Any
 
 import pytest
 
-from headrace import App, Bury, ConfigError, Delivery, HandlerRefused, SyncDelivery, WrongType
+from headrace import App, Bury, ConfigError, Delivery, HandlerRefused, MissingRight, SyncDelivery, WrongType
+from headrace.names import keys_of, partition_assignments
 from tests.support.servers import Server
 from tests.support.wait import wait_until
-from tests.support.workshop import GROUP
+from tests.support.workshop import GROUP, pool
 
 MakeApp = Callable[..., App]
+OwnServer = Callable[..., Server]
 
 
 async def test_workers_read_all_partitions_and_a_key_stays_in_its_own(
@@ -239,6 +241,110 @@ async def test_workers_share_the_partitions_and_take_over_where_another_stopped(
         assert len(numbers) == len(set(numbers)) == 10
     assert {attempt for *_, attempt in seen} == {1}
     assert seen[-1][2] == owner
+
+
+# ── announced, and kept so ───────────────────────────────────────────────────────────────────────────
+
+
+def ordered_app(app: App, stream: str) -> tuple[Any, list[int]]:
+    """Four ordered partitions, and the numbers their handler has seen."""
+    orders, seen = app.stream(stream, partitions=4), list[int]()
+
+    @orders.handler(group=GROUP, ordered=True, lease="1s")
+    async def bill(order: dict[str, Any]) -> None:
+        seen.append(order["n"])
+
+    return orders, seen
+
+
+async def test_a_worker_that_may_not_announce_its_partitions_fails_at_once(
+    own_server: OwnServer, server_key: str, stream: str, make_app: MakeApp
+) -> None:
+    """SPEC 52: it would run, and own nothing."""
+    server = own_server(server_key, tcp=True)
+    server.sync().execute_command("ACL", "SETUSER", "mute", "on", ">s", "~*", "&*", "+@all", "-xadd")
+    app = make_app(f"redis://mute:s@127.0.0.1:{server.port}")
+    ordered_app(app, stream)
+    with pytest.raises(MissingRight):
+        async with app.worker():
+            raise AssertionError("a worker started")
+
+
+async def test_partitions_that_a_full_server_did_not_take_are_announced_when_there_is_space(
+    own_server: OwnServer, server_key: str, stream: str, make_app: MakeApp
+) -> None:
+    """SPEC 54: OOM: back off and go on; what else the worker does need not wait for it."""
+    server = own_server(server_key)
+    app = make_app(server)
+    orders, seen = ordered_app(app, stream)
+    other, also = app.stream(f"{stream}-other"), list[int]()
+
+    @other.handler(group=GROUP, lease="1s")
+    async def note(order: dict[str, Any]) -> None:
+        also.append(order["n"])
+
+    await orders.add_many([{"n": number} for number in range(8)])
+    await other.add({"n": 1})
+    server.sync().config_set("maxmemory", 1)
+    async with asyncio.timeout(10), app.worker():
+        await wait_until(lambda: also == [1])
+        assert seen == []
+        server.sync().config_set("maxmemory", 0)
+        await wait_until(lambda: sorted(seen) == list(range(8)), 8)
+
+
+async def test_a_worker_of_known_partitions_starts_on_a_full_server(
+    own_server: OwnServer, server_key: str, stream: str, make_app: MakeApp
+) -> None:
+    """DESIGN 2: what is there is worked off under maxmemory, also by a worker that starts now."""
+    server = own_server(server_key)
+    app = make_app(server)
+    orders, seen = ordered_app(app, stream)
+    async with app.worker():
+        await orders.add({"n": 0})
+        await wait_until(lambda: seen == [0])
+    await orders.add_many([{"n": number} for number in range(1, 9)])
+    server.sync().config_set("maxmemory", 1)
+    async with asyncio.timeout(10), app.worker():
+        await wait_until(lambda: sorted(seen) == list(range(9)))
+    server.sync().config_set("maxmemory", 0)
+
+
+async def test_partitions_are_owned_again_after_their_announcements_were_deleted(
+    server: Server, stream: str, make_app: MakeApp
+) -> None:
+    """SPEC 3 for partitions: nobody else would announce them, so the workers do."""
+    app = make_app(server)
+    orders, seen = ordered_app(app, stream)
+    async with pool(app, 2):
+        await orders.add_many([{"n": number} for number in range(20)])
+        await wait_until(lambda: sorted(seen) == list(range(20)))
+        server.sync().delete(partition_assignments(stream))
+        await wait_until(lambda: server.sync().xlen(partition_assignments(stream)) == 4)
+        await orders.add_many([{"n": number} for number in range(20, 40)])
+        await wait_until(lambda: sorted(set(seen)) == list(range(40)), 10)
+        await wait_until_zero(orders)
+
+
+async def test_partitions_are_owned_again_after_a_failover_lost_their_announcements(
+    server: Server, stream: str, make_app: MakeApp, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """FACTS: a failover loses what was just written: here the announcements, but not the group."""
+    monkeypatch.setattr("headrace.announcer.ROUND_MS", 200)
+    app = make_app(server)
+    orders, seen = ordered_app(app, stream)
+    keys = keys_of(partition_assignments(stream))
+    async with pool(app, 2):
+        await orders.add_many([{"n": number} for number in range(20)])
+        await wait_until(lambda: sorted(seen) == list(range(20)))
+        lost = server.sync().pipeline(transaction=True)
+        lost.delete(keys.stream, keys.names).xgroup_create(keys.stream, GROUP, "0", mkstream=True).execute()
+        await wait_until(lambda: server.sync().hlen(keys.names) == 4)
+        await orders.add_many([{"n": number} for number in range(20, 40)])
+        await wait_until(lambda: sorted(set(seen)) == list(range(40)), 10)
+
+
+# ── refused ──────────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(("word", "value"), [("batch", 10), ("once", "1h"), ("delete_on_ack", True)])

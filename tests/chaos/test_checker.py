@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from chaos.checker import Verdict, judge
+from chaos.checker import judge
 from chaos.facts import Facts, Left, Letter, Promise
+from chaos.verdict import Verdict
 from tests.support.history import Event, Kind
 
 
@@ -31,7 +32,8 @@ class Tale:
         return self.tell(op, "invoke", id_, owner, attempt).tell(op, kind, id_, owner, attempt)
 
     def dies(self, owner: str) -> Tale:
-        return self.tell("died", pid=ord(owner[0]), code=-9)
+        """Killed by the nemesis, which says so itself."""
+        return self.tell("died", pid=ord(owner[0]), code=-9, by=ord(owner[0]))
 
     def judged(self, left: Left | None = None, **about: Any) -> Verdict:
         found = left or Left(ids={"1-0"})
@@ -54,6 +56,51 @@ def test_a_message_that_was_added_started_and_acked_breaks_nothing() -> None:
 def test_s1_an_add_without_effect_or_dead_letter_is_lost() -> None:
     assert broken(Tale().add().judged()) == {"S1"}
     assert Tale().add().judged().figures["lost"] == 1
+
+
+def test_s1_an_ack_that_was_refused_is_no_effect() -> None:
+    assert broken(Tale().add().start("a", 1).ends("ack", "fail", "a", 1).judged()) == {"S1"}
+    unanswered = Tale().add().start("a", 1).tell("ack", "invoke", "1-0", "a", 1)
+    assert broken(unanswered.judged()) == set()
+
+
+def test_s1_an_effect_that_goes_with_the_ack_is_there() -> None:
+    tale = Tale().add().tell("start", "", "1-0", "a", 1, n=1, do="sink").ends("ack", "ok", "a", 1)
+    assert broken(tale.judged(Left(ids={"1-0"}, sink=[("1-0", 1)]))) == set()
+    assert broken(tale.judged(Left(ids={"1-0"}))) == {"S1"}
+
+
+def test_s2_an_id_that_brings_what_was_added_under_another() -> None:
+    tale = Tale().add("1-0", 1).add("2-0", 2)
+    tale.start("a", 1, "1-0", 2).ends("ack", "ok", "a", 1, "1-0").start("a", 1, "2-0", 1).ends(
+        "ack", "ok", "a", 1, "2-0"
+    )
+    assert broken(tale.judged(Left(ids={"1-0", "2-0"}))) == {"S2"}
+
+
+def test_s4_an_add_that_was_sent_twice() -> None:
+    tale = Tale().add("1-0", 1).start("a", 1, "1-0", 1).ends("ack", "ok", "a", 1, "1-0")
+    tale.start("a", 1, "2-0", 1).ends("ack", "ok", "a", 1, "2-0")
+    assert broken(tale.judged(Left(ids={"1-0", "2-0"}))) == {"S4"}
+
+
+def test_l2_what_nobody_counts_and_nobody_gets() -> None:
+    assert broken(handled().judged(Left(ids={"1-0"}, waiting={"2-0"}))) == {"L2"}
+    assert broken(handled().judged(Left(ids={"1-0"}, pending={"2-0": "a"}))) == {"L2"}
+
+
+def test_x_a_process_that_ends_although_nobody_killed_it() -> None:
+    tale = handled().tell("died", pid=77, code=1)
+    assert broken(tale.judged()) == {"X"}
+    assert broken(tale.judged(promise=Promise(ends=True))) == set()
+    assert broken(handled().tell("died", pid=77, code=0).judged()) == set()
+    killed = handled().tell("fault", "invoke", what="kill", pids=[77], excuses=True).tell("died", pid=77, code=-9)
+    assert broken(killed.judged()) == set()
+    assert broken(handled().judged(Left(ids={"1-0"}, stuck=["77"]))) == {"X"}
+
+
+def test_a_run_without_the_fault_it_was_for_does_not_count() -> None:
+    assert broken(handled().judged(unhappened=["kill"])) == {"run"}
 
 
 def test_s1_an_unknown_add_may_be_gone() -> None:
@@ -148,8 +195,29 @@ def test_s5_one_that_slept_starts_what_it_had_read_before_and_robs_nobody() -> N
         tale = Tale().add().tell("fault", "invoke", what="pause", pids=[ord("a")], **about).start("b", 2)
         return tale.start("a", 1).ends("ack", "fail", "a", 1).ends("ack", "ok", "b", 2)
 
-    assert broken(late(excuses=True).tell("died", pid=1, code=-9).judged()) == set()
-    assert "S5" in broken(late(excuses=False).tell("died", pid=1, code=-9).judged())
+    assert broken(late(excuses=True).tell("died", pid=1, code=-9, by=1).judged()) == set()
+    assert "S5" in broken(late(excuses=False).tell("died", pid=1, code=-9, by=1).judged())
+
+
+def test_s5_an_excuse_ends_soon_after_the_fault() -> None:
+    def robbed(*, later: int) -> Tale:
+        tale = Tale().add().tell("fault", "invoke", what="pause", pids=[ord("a")], excuses=True)
+        tale.tell("fault", "ok", what="pause", pids=[ord("a")])
+        for _ in range(later):
+            tale.tell("noise")
+        return tale.start("a", 1).start("b", 2).ends("ack", "ok", "b", 2)
+
+    assert broken(robbed(later=0).judged()) == set()
+    assert broken(robbed(later=5).judged()) == {"S5"}
+
+
+def test_s5_where_nobody_could_run_for_a_part_of_the_lease_nobody_is_a_robber() -> None:
+    def robbed(seconds: float) -> Tale:
+        tale = Tale().add().start("a", 1).tell("stood", seconds=seconds)
+        return tale.start("b", 2).ends("ack", "ok", "b", 2)
+
+    assert broken(robbed(0.3).judged(lease_s=1.0)) == set()
+    assert broken(robbed(0.2).judged(lease_s=1.0)) == {"S5"}
 
 
 def test_s5_more_starts_than_allowed() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from headrace.errors import WrongType
 from headrace.names import keys_of
-from headrace.redis import ownership, scripts
+from headrace.redis import commands, ownership, scripts
 from headrace.redis.calls import Call, Word
 from headrace.redis.letters import open_copy, open_letter
 from headrace.redis.ownership import Place
@@ -76,8 +76,8 @@ def test_a_name_whose_announcement_was_deleted_is_announced_anew(lab: Lab, place
 def test_a_take_answers_from_where_to_go_on_and_raises_the_epoch(lab: Lab, place: Place) -> None:
     ids = fill(lab, place)
     assert lab.call(ownership.take(place, b"5-0", 1, "me")) == ownership.Take("ok", 1, "0-0", 0)
-    assert lab.call(ownership.pos_ack(place, "me", 1, ids[1], 2, read=True)).kind == "ok"
-    assert lab.call(ownership.take(place, b"5-0", 2, "heir")) == ownership.Take("ok", 2, ids[1].decode(), 0)
+    assert lab.call(ownership.pos_ack(place, "me", 1, ids[1], 2)).kind == "ok"
+    assert lab.call(ownership.take(place, b"5-0", 2, "heir")) == ownership.Take("ok", 2, ids[1].decode(), 0, read=2)
 
 
 def test_a_repeated_take_is_answered_again_and_an_older_one_refused(lab: Lab, place: Place) -> None:
@@ -95,9 +95,9 @@ def test_a_repeated_take_is_answered_again_and_an_older_one_refused(lab: Lab, pl
 
 
 WORDS: dict[str, Callable[[Place, str, int, bytes], Call[Any]]] = {
-    "pos_ack": lambda place, owner, epoch, id_: ownership.pos_ack(place, owner, epoch, id_, 1, read=True),
+    "pos_ack": lambda place, owner, epoch, id_: ownership.pos_ack(place, owner, epoch, id_, 1),
     "set_aside": lambda place, owner, epoch, id_: ownership.set_aside(
-        place, owner, epoch, id_, 1, read=True, extra={"_reason": "why"}
+        place, owner, epoch, id_, 1, extra={"_reason": "why"}
     ),
     "begin": lambda place, owner, epoch, _: ownership.begin(place, owner, epoch),
     "give_up": lambda place, owner, epoch, _: ownership.give_up(place, owner, epoch, 1),
@@ -139,7 +139,7 @@ def test_a_message_is_set_aside_once_with_its_bytes_and_the_position_moves_past_
     fields = ("payload", b"\xff\x00", "payload", "twice", "_n", "not ours")
     id_ = lab.raw("XADD", place.data, "*", *fields)
     epoch, dead = took(lab, place, b"5-0", 1), keys_of(place.data).dead_letters
-    call = ownership.set_aside(place, "me", epoch, id_, 1, read=True, extra={"_group": lab.group, "_reason": "why"})
+    call = ownership.set_aside(place, "me", epoch, id_, 1, extra={"_group": lab.group, "_reason": "why"})
     assert lab.call(call).kind == "ok"
     assert lab.call(call).kind == "old"
     ((_, found),) = lab.raw("XRANGE", dead, "-", "+")
@@ -155,7 +155,7 @@ def test_what_was_trimmed_meanwhile_is_passed_without_a_dead_letter(lab: Lab, pl
     (id_,) = fill(lab, place, 1)
     epoch = took(lab, place, b"5-0", 1)
     lab.raw("XDEL", place.data, id_)
-    call = ownership.set_aside(place, "me", epoch, id_, 1, read=True, extra={"_reason": "why"})
+    call = ownership.set_aside(place, "me", epoch, id_, 1, extra={"_reason": "why"})
     assert lab.call(call).kind == "trimmed"
     assert lab.raw("HGET", place.own, "pos") == id_
     assert lab.raw("EXISTS", keys_of(place.data).dead_letters) == 0
@@ -167,7 +167,7 @@ def test_where_the_dead_letters_cannot_be_written_the_position_stays(lab: Lab, p
     epoch = took(lab, place, b"5-0", 1)
     lab.raw("SET", keys_of(place.data).dead_letters, "no stream")
     with pytest.raises(WrongType):
-        lab.call(ownership.set_aside(place, "me", epoch, id_, 1, read=True, extra={"_reason": "why"}))
+        lab.call(ownership.set_aside(place, "me", epoch, id_, 1, extra={"_reason": "why"}))
     assert lab.raw("HGET", place.own, "pos") == b"0-0"
 
 
@@ -176,7 +176,7 @@ def test_a_replayed_message_of_an_owned_stream_comes_again_at_its_end(lab: Lab, 
     id_, last = fill(lab, place, 2)
     keys, epoch = keys_of(place.data), took(lab, place, b"5-0", 1)
     extra = {"_original_id": id_.decode(), "_group": lab.group}
-    assert lab.call(ownership.set_aside(place, "me", epoch, id_, 1, read=True, extra=extra)).kind == "ok"
+    assert lab.call(ownership.set_aside(place, "me", epoch, id_, 1, extra=extra)).kind == "ok"
     ((dead, _),) = lab.raw("XRANGE", keys.dead_letters, "-", "+")
     assert lab.call(scripts.replay(keys, lab.group, id_.decode(), dead.decode())).kind == "copy"
     assert lab.call(scripts.replay(keys, lab.group, id_.decode(), dead.decode())).kind == "gone"
@@ -193,16 +193,16 @@ def test_a_replayed_message_of_an_owned_stream_comes_again_at_its_end(lab: Lab, 
 def test_the_position_never_goes_back_and_a_repeated_ack_is_old(lab: Lab, place: Place) -> None:
     epoch = took(lab, place, b"5-0", 1)
     for id_, kind in ((b"9-9", "ok"), (b"10-0", "ok"), (b"10-0", "old"), (b"9-10", "old"), (b"10-10", "ok")):
-        assert lab.call(ownership.pos_ack(place, "me", epoch, id_, 1, read=True)).kind == kind
+        assert lab.call(ownership.pos_ack(place, "me", epoch, id_, 1)).kind == kind
     assert lab.call(ownership.standing(place)).position == "10-10"
 
 
 def test_ids_of_64_bits_are_compared_digit_by_digit(lab: Lab, place: Place) -> None:
     epoch = took(lab, place, b"5-0", 1)
     high, higher = b"18446744073709551614-18446744073709551613", b"18446744073709551614-18446744073709551614"
-    assert lab.call(ownership.pos_ack(place, "me", epoch, high, 1, read=True)).kind == "ok"
-    assert lab.call(ownership.pos_ack(place, "me", epoch, higher, 1, read=True)).kind == "ok"
-    assert lab.call(ownership.pos_ack(place, "me", epoch, high, 1, read=True)).kind == "old"
+    assert lab.call(ownership.pos_ack(place, "me", epoch, high, 1)).kind == "ok"
+    assert lab.call(ownership.pos_ack(place, "me", epoch, higher, 1)).kind == "ok"
+    assert lab.call(ownership.pos_ack(place, "me", epoch, high, 1)).kind == "old"
 
 
 def test_the_mirror_group_shows_position_and_lag(lab: Lab, place: Place) -> None:
@@ -210,8 +210,8 @@ def test_the_mirror_group_shows_position_and_lag(lab: Lab, place: Place) -> None
     ids = fill(lab, place, 5)
     epoch = took(lab, place, b"5-0", 1)
     has_lag = lab.server.key != "redis6"
-    lab.call(ownership.pos_ack(place, "me", epoch, ids[1], 2, read=has_lag))
-    lab.call(ownership.pos_ack(place, "me", epoch, ids[2], 1, read=has_lag))
+    lab.call(ownership.pos_ack(place, "me", epoch, ids[1], 2))
+    lab.call(ownership.pos_ack(place, "me", epoch, ids[2], 1))
     (row,) = lab.raw("XINFO", "GROUPS", place.data)
     about = dict(zip(row[::2], row[1::2], strict=True))
     assert about[b"name"] == place.mirror.encode()
@@ -222,7 +222,7 @@ def test_the_mirror_group_shows_position_and_lag(lab: Lab, place: Place) -> None
 def test_a_kept_stream_whose_hash_was_forgotten_goes_on_where_its_mirror_says(lab: Lab, place: Place) -> None:
     ids = fill(lab, place)
     epoch = took(lab, place, b"5-0", 1)
-    lab.call(ownership.pos_ack(place, "me", epoch, ids[0], 1, read=lab.server.key != "redis6"))
+    lab.call(ownership.pos_ack(place, "me", epoch, ids[0], 1))
     assert lab.call(ownership.finish(place, "me", epoch, b"5-0", delete=False)).kind == "ok"
     assert lab.raw("TTL", place.own) > 0
     lab.raw("DEL", place.own)
@@ -242,7 +242,7 @@ def test_tries_count_handlers_that_led_nowhere_and_progress_forgets_them(lab: La
     assert lab.call(ownership.give_up(place, "heir", 2, -1)).tries == 1  # handed back untouched
     assert lab.call(ownership.give_up(place, "heir", 2, -1)).tries == 1  # repeated: nothing more
     assert lab.call(ownership.take(place, b"5-0", 3, "me")).tries == 1
-    assert lab.call(ownership.pos_ack(place, "me", 3, ids[0], 1, read=True)).kind == "ok"
+    assert lab.call(ownership.pos_ack(place, "me", 3, ids[0], 1)).kind == "ok"
     assert lab.call(ownership.standing(place)).tries == 0
     assert lab.call(ownership.give_up(place, "me", 3, -1)).tries == 0
 
@@ -252,11 +252,11 @@ def test_an_ack_may_note_the_first_try_of_the_next_message(lab: Lab, place: Plac
     ids = [lab.raw("XADD", place.data, "*", "n", n) for n in range(3)]
     epoch = lab.call(ownership.take(place, b"5-0", 1, "me")).epoch
     for times in range(2):  # repeated: old, and nothing more is counted
-        kind = lab.call(ownership.pos_ack(place, "me", epoch, ids[0], 1, read=True, begins=True)).kind
+        kind = lab.call(ownership.pos_ack(place, "me", epoch, ids[0], 1, begins=True)).kind
         assert (kind, lab.call(ownership.standing(place)).tries) == ("old" if times else "ok", 1)
-    assert lab.call(ownership.pos_ack(place, "me", epoch, ids[1], 1, read=True, begins=True)).kind == "ok"
+    assert lab.call(ownership.pos_ack(place, "me", epoch, ids[1], 1, begins=True)).kind == "ok"
     assert lab.call(ownership.standing(place)).tries == 1
-    assert lab.call(ownership.pos_ack(place, "me", epoch, ids[2], 1, read=True)).kind == "ok"
+    assert lab.call(ownership.pos_ack(place, "me", epoch, ids[2], 1)).kind == "ok"
     assert lab.call(ownership.standing(place)).tries == 0
 
 
@@ -428,7 +428,9 @@ def test_of_two_that_claim_an_expired_assignment_one_wins(lab: Lab, place: Place
     id_, count = announced(lab, place.data, "dead")
     beat(lab, "dead", 1)
     time.sleep(0.005)
-    ((told_id, fields, told_count, owner),) = lab.call(ownership.expired(lab.keys, lab.group, "me", 10, LEASE_MS))
+    told = lab.call(ownership.expired(lab.keys, lab.group, "me", 10, LEASE_MS))
+    assert abs(told.server_ms - lab.call(commands.server_ms())) < 1_000
+    ((told_id, fields, told_count, owner),) = told.left
     assert (told_id, told_count, owner) == (id_, count, "dead")
     assert fields[1] == place.data.encode()
     claims = lab.at_once(
@@ -464,6 +466,26 @@ def test_a_claim_says_why_it_cannot_be_had(lab: Lab, place: Place) -> None:
     assert claim("other") == "gone"
 
 
+def test_a_claim_that_comes_too_late_takes_only_what_was_given_up_by_a_word(lab: Lab, place: Place) -> None:
+    """SPEC 20: behind a server that stood still, an ended lease says nothing."""
+
+    def claim(until_ms: int | None) -> ownership.Claimed:
+        return lab.call(ownership.claim(lab.keys, lab.group, "me", place.data, LEASE_MS, until_ms=until_ms))
+
+    announced(lab, place.data, "owner")
+    beat(lab, "owner", 1)
+    time.sleep(0.005)
+    now_ms = lab.call(commands.server_ms())
+    for late_ms in (0, now_ms - 1):
+        assert claim(late_ms) == ownership.Claimed("unsure", holder="owner")
+    lab.call(ownership.end_lease(lab.keys, lab.group, "owner"))
+    assert claim(0).kind == "ok"
+    beat(lab, "me", 1)
+    time.sleep(0.005)
+    in_time = ownership.claim(lab.keys, lab.group, "heir", place.data, LEASE_MS, until_ms=now_ms + 60_000)
+    assert lab.call(in_time).kind == "ok"
+
+
 # ── memory ──
 
 
@@ -478,7 +500,7 @@ def test_an_owner_can_go_on_with_memory_full(lab: Lab, place: Place) -> None:
         assert len(inherit(lab, "me").taken) == 1
         epoch = took(lab, place, id_, count + 1)
         assert lab.call(ownership.begin(place, "me", epoch)).ok
-        assert lab.call(ownership.pos_ack(place, "me", epoch, ids[0], 1, read=True)).kind == "ok"
+        assert lab.call(ownership.pos_ack(place, "me", epoch, ids[0], 1)).kind == "ok"
         assert lab.call(ownership.give_up(place, "me", epoch)).ok
         lab.call(scripts.park(lab.keys, lab.group, "me", 0, "waiting", [(id_, 2, 2)]))
         time.sleep(0.002)

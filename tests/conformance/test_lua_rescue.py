@@ -8,8 +8,8 @@ import pytest
 
 from headrace.redis import commands, scripts
 from headrace.redis.calls import Word
-from headrace.redis.link import SyncLink
 from headrace.redis.replies import Rescue
+from headrace.redis.synclink import SyncLink
 from tests.support.lab import Lab
 
 

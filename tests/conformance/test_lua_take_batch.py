@@ -7,9 +7,9 @@ from dataclasses import replace
 from typing import Any
 
 from headrace.redis import scripts
-from headrace.redis.link import SyncLink
 from headrace.redis.replies import TakenBatch
 from headrace.redis.scripts import TakeBatch
+from headrace.redis.synclink import SyncLink
 from tests.support.lab import Lab
 
 TOKEN = "abc"

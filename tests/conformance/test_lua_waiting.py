@@ -9,8 +9,8 @@ import pytest
 from headrace.errors import NoGroup
 from headrace.redis import commands, scripts
 from headrace.redis.calls import OK, Call, Word
-from headrace.redis.link import SyncLink
 from headrace.redis.replies import Due, Look
+from headrace.redis.synclink import SyncLink
 from tests.support.lab import Lab, Pair
 
 

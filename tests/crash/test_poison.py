@@ -77,7 +77,9 @@ def test_a_message_that_kills_its_process_never_buries_another(
     starts = Counter(start.id for start in workers.history.starts())
     assert all(starts[id_] <= 3 for id_ in starts), starts.most_common(5)
     if supervised:
-        assert {starts[id_] for id_ in poison} == {3}
+        # One that is killed by another between its mark and its handler's first line has spent that start.
+        fewest = 3 if poisons == 1 else 2
+        assert {starts[id_] for id_ in poison} <= {fewest, 3}
     wait_until_sync(lambda: pending(server, workers.stream, GROUP) == {}, what="the last acks")
     assert waiting(server, workers.stream, GROUP) == {}
 

@@ -101,6 +101,7 @@ def test_a_task_that_fails_twice_adds_its_rows_once(lab: Lab) -> None:
     assert len({one["attempt"] for one in lab.told("tasks") if one["part"] == 0}) >= 3
 
 
+@pytest.mark.long  # test_faults.py has it without a cluster
 def test_a_driver_killed_half_way_through_publish_is_followed_by_one_with_other_splits(lab: Lab) -> None:
     lab.kill_driver_at("publish")
     assert 0 < lab.written() < BATCH

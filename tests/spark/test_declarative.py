@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
+import shlex
 import shutil
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -35,13 +37,12 @@ def project(tmp_path: Path) -> Path:
     return folder
 
 
-def run(project: Path, connect: ConnectServer) -> None:
+def run(project: Path, words: Sequence[str], **env: str) -> None:
     """One run to its end. It starts several processes; none stays, whatever happens."""
-    words = [str(spark_home() / "bin" / "spark-pipelines"), "run", "--remote", connect.remote]
-    words += ["--spec", str(project / "spark-pipeline.yml")]
-    running = Child(words, project / "run.log", spark_env(), folder=project)
+    program = str(spark_home() / "bin" / "spark-pipelines")
+    running = Child([program, *words], project / "run.log", spark_env(**env), folder=project)
     try:
-        assert running.popen.wait(190) == 0, running.log[-3000:]
+        assert running.popen.wait(300) == 0, running.log[-3000:]
     finally:
         running.stop()
 
@@ -58,12 +59,27 @@ def orders(server: Server, stream: str) -> list[int]:
 
 
 def test_the_declarative_example_writes_each_order_once_run_after_run(connect: ConnectServer, project: Path) -> None:
-    server = connect.redis
+    server, words = connect.redis, ["run", "--remote", connect.remote, "--spec", str(project / "spark-pipeline.yml")]
     add(server, 400, 600)
-    run(project, connect)
+    run(project, words)
     assert orders(server, "orders-large") == [n for n in range(500, 600) if n % 100 != 7]
     assert orders(server, "orders-refused") == [407, 507]
     add(server, 600, 650)
-    run(project, connect)
+    run(project, words)
     assert orders(server, "orders-large") == [n for n in range(500, 650) if n % 100 != 7]
     assert orders(server, "orders-refused") == [407, 507, 607]
+
+
+@pytest.mark.long
+def test_the_declarative_example_runs_as_its_page_says_without_a_server_of_spark(
+    own_server: Callable[..., Server], project: Path
+) -> None:
+    page = (project / "README.md").read_text().splitlines()
+    (line,) = [line for line in page if line.startswith("spark-pipelines run")]
+    program, *words = shlex.split(line, comments=True)
+    assert (program, *words) == ("spark-pipelines", "run", "--remote", "local[2]")
+    server = own_server("redis8")
+    add(server, 506, 510)
+    run(project, words, HEADRACE_URL=server.url, SPARK_TESTING="1")  # for Spark: a port of its own choice
+    assert orders(server, "orders-large") == [506, 508, 509]
+    assert orders(server, "orders-refused") == [507]

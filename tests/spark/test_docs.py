@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import typer
 
+from headrace.cli.pipeline import program
 from headrace.spark.pipeline import Pipeline, pipeline_of, read_toml
 from headrace.spark.sink_options import SINK_OPTIONS
 from headrace.spark.source_options import SOURCE_OPTIONS
@@ -87,6 +89,15 @@ def test_the_check_on_the_page_fits_the_example() -> None:
     (shown,) = blocks("pipeline.md", "console")
     assert f"{len(example.decode.columns)} columns from {example.decode.format}, {len(example.validate)} rules" in shown
     assert ", ".join(one.name for one in example.enrich) in shown
+
+
+def test_every_option_of_pipeline_run_is_in_the_table_of_the_page() -> None:
+    told = (DOCS / "pipeline.md").read_text(encoding="utf-8")
+    named = {word for line in told.splitlines() if line.startswith("| `--") for word in re.findall(r"--[a-z-]+", line)}
+    command: Any = typer.main.get_command(program)
+    options = {word for param in command.commands["run"].params for word in (*param.opts, *param.secondary_opts)}
+    assert "--remote" in options
+    assert {word for word in options if word.startswith("--")} - named == set()
 
 
 def test_ids_of_a_spark_redis_checkpoint_become_starting_offsets(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -9,9 +10,16 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.datasource import EqualTo, Filter
 
+from headrace.errors import ConfigError
 from headrace.names import keys_of
 from headrace.partitions import Partitions
+from headrace.spark.filters import FilteredReader
+from headrace.spark.schema import DEFAULT
+from headrace.spark.source_options import SourceSettings
+from tests.spark.querying import Driven
+from tests.spark.test_source_group import Shared
 from tests.support.servers import Server
 
 pytestmark = [pytest.mark.timeout(120), pytest.mark.servers("redis8")]
@@ -79,3 +87,96 @@ def test_a_key_that_is_of_no_use_is_refused(
 ) -> None:
     with pytest.raises(PySparkException, match=words):
         save(spark.range(1), server, **{"stream": stream, **options})
+
+
+# ── ids that the options name ────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture
+def numbered(server: Server, parts: Partitions) -> Partitions:
+    """Ids 1-0 to 4-0 in every partition."""
+    for name in parts.names:
+        for ms in range(1, 5):
+            server.sync().xadd(name, {"at": ms}, id=f"{ms}-0")
+    return parts
+
+
+def only(parts: Partitions, *ids_of: list[str]) -> list[tuple[str, str]]:
+    return [(name, id_) for name, some in zip(parts.names, ids_of, strict=True) for id_ in some]
+
+
+def batch(server: Server, *filters: Filter, **options: str) -> list[tuple[str, str]]:
+    """What a batch read gives, without Spark."""
+    given = {word.lower(): text for word, text in {"url": server.url, **options}.items()}
+    reader = FilteredReader(SourceSettings.of(given, streaming=False), DEFAULT)
+    reader.pushFilters(list(filters))
+    rows: list[tuple[str, str]] = []
+    for part in reader.partitions():
+        for some in reader.read(part):
+            rows += zip(some.column("stream").to_pylist(), some.column("id").to_pylist(), strict=True)
+    return sorted(rows)
+
+
+def test_an_id_for_a_partitioned_stream_is_one_for_each_partition(
+    read: Read, server: Server, stream: str, numbered: Partitions
+) -> None:
+    starting, ending = json.dumps({stream: "1-0"}), json.dumps({stream: "3-0"})
+    rows: list[Any] = read(server, streams=stream, startingOffsets=starting, endingOffsets=ending).collect()
+    assert sorted((row.stream, row.id) for row in rows) == only(numbered, *[["2-0", "3-0"]] * 4)
+
+
+def test_single_partitions_may_be_named_beside_their_stream(server: Server, stream: str, numbered: Partitions) -> None:
+    zero, one, *_ = numbered.names
+    starting = json.dumps({stream: "3-0", zero: "2-0"})
+    ending = json.dumps({stream: "4-0", one: "3-0"})
+    found = batch(server, streams=stream, startingOffsets=starting, endingOffsets=ending)
+    assert found == only(numbered, ["3-0", "4-0"], [], ["4-0"], ["4-0"])
+
+
+def test_ids_are_for_partitions_that_a_filter_leaves_out_too(server: Server, stream: str, numbered: Partitions) -> None:
+    ids = json.dumps(dict.fromkeys(numbered.names, "3-0"))
+    found = batch(server, EqualTo(("stream",), numbered.names[1]), streams=stream, startingOffsets=ids)
+    assert found == [(numbered.names[1], "4-0")]
+
+
+@pytest.mark.parametrize("pattern", [False, True], ids=["named", "pattern"])
+def test_a_query_begins_behind_the_id_of_its_partitioned_stream(
+    server: Server, stream: str, numbered: Partitions, pattern: bool
+) -> None:
+    where = {"streamsPattern": f"{stream}:part:*"} if pattern else {"streams": stream}
+    query = Driven(server, **where, startingOffsets=json.dumps({stream: "2-0", numbered.names[3]: "4-0"}))
+    assert sorted(query.drain()) == only(numbered, *[["3-0", "4-0"]] * 3, [])
+    query.close()
+
+
+def test_a_group_is_made_behind_the_id_of_its_partitioned_stream(
+    server: Server, stream: str, numbered: Partitions
+) -> None:
+    shared = Shared(server, streams=stream, startingOffsets=json.dumps({stream: "3-0"}))
+    assert shared.read(shared.wait()) == ["4-0"] * 4
+    shared.reader.stop()
+
+
+@pytest.mark.parametrize(
+    ("named", "words"),
+    [
+        (["part:0", "part:1", "part:2"], "says nothing about .*part:3"),
+        (["part:0", "part:1", "part:2", "part:3", "part:4"], "names .*part:4"),
+        (["parts"], "names .*parts"),
+    ],
+)
+def test_ids_that_leave_a_partition_out_or_name_one_too_many_are_refused(
+    server: Server, stream: str, numbered: Partitions, named: list[str], words: str
+) -> None:
+    ids = json.dumps({f"{stream}:{name}": "1-0" for name in named})
+    for options in ({"startingOffsets": ids}, {"endingOffsets": ids}):
+        with pytest.raises(ConfigError, match=words):
+            batch(server, streams=stream, **options)
+    with pytest.raises(ConfigError, match=words):
+        Driven(server, streams=stream, startingOffsets=ids)
+
+
+def test_a_partition_of_a_stream_that_has_none_is_refused(server: Server, stream: str) -> None:
+    server.sync().xadd(stream, {"a": "b"})
+    with pytest.raises(ConfigError, match=r"names .*part:0"):
+        batch(server, streams=stream, startingOffsets=json.dumps({stream: "0-0", f"{stream}:part:0": "1-0"}))

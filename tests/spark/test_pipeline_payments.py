@@ -32,7 +32,7 @@ from headrace.spark.pipeline.tables import ForeignCheckpoint
 from headrace.spark.report import gather
 from headrace.spark.report_page import page
 from tests.support.servers import Server
-from tests.support.spark_cluster import SPARK_CONF
+from tests.support.spark_cluster import ROOT, SPARK_CONF
 from tests.support.wait import wait_until_sync
 
 pytestmark = [pytest.mark.timeout(180), pytest.mark.servers("redis8")]
@@ -223,9 +223,10 @@ class Process:
     """`headrace pipeline run --continuous` on the shop's streams and folder, as one starts it in a venv that is not
     activated and has no more than `headrace[spark]`."""
 
-    def __init__(self, shop: Shop, file: Path, log: Path) -> None:
+    def __init__(self, shop: Shop, file: Path, log: Path, *program: str) -> None:
         file.write_text(_as_toml(shop))
-        words = ["-m", "headrace.cli", "pipeline", "run", str(file), "--continuous", "--master", "local[2]", "--json"]
+        program = program or ("headrace.cli", "pipeline")
+        words = ["-m", *program, "run", str(file), "--continuous", "--master", "local[2]", "--json"]
         own = {word: value for word, value in os.environ.items() if not word.startswith(("PYSPARK_", "SPARK_"))}
         env = {**own, "HEADRACE_URL": shop.pipeline.source["url"], "PATH": _without_venv(own["PATH"])}
         env |= {"SPARK_CONF_DIR": str(SPARK_CONF), "SPARK_LOCAL_IP": "127.0.0.1"}
@@ -233,7 +234,7 @@ class Process:
         self.log = log
         with log.open("wb") as sink:
             command = [sys.executable, *words, "--folder", shop.pipeline.folder]
-            self.child = subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=sink)
+            self.child = subprocess.Popen(command, cwd=ROOT, env=env, stdout=subprocess.PIPE, stderr=sink)
 
     def end(self, number: signal.Signals) -> list[dict[str, Any]]:
         """Send a signal and wait for the end; answers what it said, line by line."""
@@ -297,4 +298,24 @@ def test_a_process_killed_inside_a_batch_is_followed_by_another(shop: Shop, tmp_
         assert process.child.poll() is None, process.log.read_text()[-2000:]
     finally:
         process.kill()
+    shop.check(shop.run())
+
+
+@pytest.mark.timeout(400)
+@pytest.mark.long
+@pytest.mark.parametrize("died_after", ["tables", "sink"])
+def test_a_process_killed_between_tables_sink_and_ledger_is_followed_by_another(
+    shop: Shop, tmp_path: Path, died_after: str
+) -> None:
+    """A second batch that is written and in no ledger is done again: nothing is missing, nothing is there twice."""
+    shop.feed(sendings(400, undecodable=0.02))
+    words = ("tests.support.dying_pipeline", died_after)
+    process = Process(shop, tmp_path / "pipeline.toml", tmp_path / "pipeline.log", *words)
+    try:
+        assert process.child.wait(240) == -signal.SIGKILL, process.log.read_text()[-2000:]
+    finally:
+        process.kill()
+    (account,) = Ledger(LocalPlace(), f"{shop.pipeline.folder}/ledger").accounts()
+    assert len(list(Path(shop.pipeline.folder, "tables", "payments").glob("query=*/batch=1/*.parquet"))) == 1
+    assert (shop.client.xlen(shop.review) > account.routes["review"]) is (died_after == "sink")
     shop.check(shop.run())

@@ -131,6 +131,62 @@ def test_ordinary_expressions_pass(text: str) -> None:
     assert check_expression(text, name="rule") == text
 
 
+@pytest.mark.parametrize("word", ["current_timestamp", "CURRENT_DATE", "current_time", "localtimestamp", "user"])
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("validate/0/rule", "id <> {}"),
+        ("deduplicate/key", "concat(id, {})"),
+        ("enrich/day", {"expression": "{} > at"}),
+        ("route/0/when", "at <= {}"),
+    ],
+)
+def test_a_function_without_brackets_is_refused_because_a_repeated_batch_must_come_out_the_same(
+    path: str, value: Any, word: str
+) -> None:
+    told = value.format(word) if isinstance(value, str) else {"expression": value["expression"].format(word)}
+    with pytest.raises(ConfigError, match=rf"{word}.*no column.*entry_at") as caught:
+        pipeline_of(_with(path, told))
+    assert str(caught.value).isprintable()
+
+
+def test_a_column_may_be_called_like_a_function_without_brackets_where_it_is_known() -> None:
+    told = _with("decode/columns", {**SMALL["decode"]["columns"], "User": "string"})
+    told["validate"] = [{"name": "somebody", "rule": "user <> '' and 'current_user' <> id"}]
+    assert pipeline_of(told).validate[0].rule.startswith("user")
+    later = _with("enrich/user", {"expression": "id"})
+    later["route"][0]["when"] = "user = 'x'"
+    assert pipeline_of(later).routes[0].when == "user = 'x'"
+    later["validate"][0]["rule"] = "user = 'x'"  # rules come before the column is there
+    with pytest.raises(ConfigError, match="no column is called so at that place"):
+        pipeline_of(later)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "at <= timestamp 'now'",
+        "at <= 'now'",
+        "date_add( ' Today ', 1) > at",
+        "cast('tomorrow UTC' as timestamp) > at",
+        "to_date('yesterday+01:00') > at",
+        'at < timestamp("NOW")',
+        "unix_timestamp() > 5",
+        "UNIX_TIMESTAMP ( ) > 5",
+    ],
+)
+def test_the_time_of_the_run_is_refused_however_it_is_asked_for(text: str) -> None:
+    with pytest.raises(ConfigError, match="entry_at"):
+        check_expression(text, name="rule")
+
+
+@pytest.mark.parametrize(
+    "text", ["a = 'nowhere'", "a rlike '^now$'", "a = 'today is fine'", "unix_timestamp('1970') > 0"]
+)
+def test_words_about_time_that_are_only_words_pass(text: str) -> None:
+    assert check_expression(text, name="rule") == text
+
+
 def test_reading_a_pipeline_loads_no_spark() -> None:
     code = "import sys, headrace.spark.pipeline; sys.exit('pyspark' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

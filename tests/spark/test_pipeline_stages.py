@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import datetime as dt
+import re
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +14,8 @@ from pyspark.sql import DataFrame, Row, SparkSession
 
 from headrace.spark.options import Address
 from headrace.spark.pipeline import Aggregate, Decode, Deduplicate, Enrich, Route, Rule, stages
-from headrace.spark.pipeline.aggregates import windows
+from headrace.spark.pipeline.aggregates import refresh, touched, windows
+from headrace.spark.pipeline.expressions import BARE
 from tests.support.servers import Server
 
 pytestmark = pytest.mark.timeout(120)
@@ -145,3 +149,57 @@ def test_windows_are_counted_from_1970_without_a_gap(spark: SparkSession) -> Non
     assert {key: row["rows"] for key, row in found.items()} == {(12, 0): 30, (12, 1): 30, (13, 0): 15, (13, 1): 15}
     assert (found[12, 0]["p50"], found[12, 0]["most"], found[12, 0]["hour"]) == (29.0, 58.0, "2026-03-02_12")
     assert found[12, 0]["rows_per_s"] == pytest.approx(30 / 3600)
+
+
+@pytest.fixture
+def zone(spark: SparkSession) -> Iterator[str]:
+    name = "Europe/Zurich"
+    spark.conf.set("spark.sql.session.timeZone", name)
+    yield name
+    spark.conf.set("spark.sql.session.timeZone", "UTC")
+
+
+@pytest.mark.usefixtures("zone")
+def test_the_hour_that_autumn_repeats_is_two_hours_of_windows(spark: SparkSession, tmp_path: Path) -> None:
+    """In Zurich both 00:30 and 01:30 UTC are half past two on that night."""
+    night = [dt.datetime(2026, 10, 25, hour, minute, tzinfo=dt.UTC) for hour in range(4) for minute in range(0, 60, 5)]
+    rows = spark.createDataFrame([(at, 1.0) for at in night], "at timestamp, v double")
+    how, path = Aggregate("w", "at", 900_000, of="v"), str(tmp_path / "w")
+
+    def counted() -> dict[dt.datetime, int]:
+        found = spark.read.parquet(path).selectExpr("unix_millis(window_start) as ms", "rows").collect()
+        return {dt.datetime.fromtimestamp(row["ms"] / 1000, dt.UTC): row["rows"] for row in found}
+
+    refresh(rows, path, how, touched(rows, how))
+    whole = counted()
+    assert len(whole) == 16
+    assert set(whole.values()) == {3}
+    for at in night[6::12]:  # a late row, and with it the windows of its hour
+        refresh(rows, path, how, touched(rows.where(f"unix_millis(at) = {int(at.timestamp() * 1000)}"), how))
+        assert counted() == whole, at
+    hours = {row["hour"] for row in spark.read.parquet(path).select("hour").collect()}
+    assert hours == {f"2026-10-25_0{hour}" for hour in range(4)}
+
+
+def test_every_function_that_spark_calls_without_brackets_is_known(spark: SparkSession) -> None:
+    """What an expression may not hold, because a repeated batch would come out otherwise."""
+    row = spark.range(1)
+
+    def is_called(word: str) -> bool:
+        try:
+            return bool(row.selectExpr(word).columns)
+        except PySparkException:
+            return False
+
+    about = re.compile("cur|local|session|user|now|day|version|uuid|rand")
+    words = {name for (name,) in spark.sql("show functions").collect() if name.isidentifier() and about.search(name)}
+    found = {word for word in words | BARE if is_called(word)}
+    assert {"current_timestamp", "current_date", "user"} <= found <= BARE
+
+
+def test_a_column_goes_before_the_function_of_its_name(spark: SparkSession) -> None:
+    how = Decode({"User": "string", "current_date": "string"})
+    payloads = [b'{"User": "me", "current_date": "x"}', b'{"User": "you", "current_date": "x"}', b'{"User": "me"}']
+    rule = Rule("mine", "user = 'me' and current_date = 'x'")
+    rows = by_id(stages.validate(stages.decode(entries(spark, *payloads), how), [rule]))
+    assert [rows[f"1-{n}"]["_status"] for n in range(3)] == ["out", "quarantined", "quarantined"]

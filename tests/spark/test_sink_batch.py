@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+from collections.abc import Iterator
 from decimal import Decimal
 
 import pytest
@@ -47,6 +48,42 @@ def test_columns_become_fields_as_text(spark: SparkSession, server: Server, stre
         b"day": b"2026-03-02",
         b"at": b"2026-03-02T12:30:00.250000Z",
     }
+
+
+def test_decimals_near_zero_have_no_exponent(spark: SparkSession, server: Server, stream: str) -> None:
+    numbers = ["cast(0 as decimal(38,18)) as zero", "0.00000001bd as small", "-12.50bd as some", "float(0.1) as f"]
+    save(spark.range(1).selectExpr(*numbers, "tinyint(7) as t"), server, stream=stream)
+    assert entries(server, stream) == [
+        {"zero": "0.000000000000000000", "small": "0.00000001", "some": "-12.50", "f": "0.1", "t": "7"}
+    ]
+
+
+@pytest.fixture(params=["Europe/Berlin", "America/Los_Angeles", "+05:30"])
+def zone(spark: SparkSession, request: pytest.FixtureRequest) -> Iterator[str]:
+    """Another time zone of the session."""
+    spark.conf.set("spark.sql.session.timeZone", request.param)
+    yield request.param
+    spark.conf.set("spark.sql.session.timeZone", "UTC")
+
+
+def test_times_are_utc_whatever_the_time_zone_of_the_session(
+    spark: SparkSession, server: Server, stream: str, zone: str
+) -> None:
+    hours = [  # the second and third are the same hour on a clock in Berlin
+        "timestamp'2026-03-02T12:30:00.25Z'",
+        "timestamp'2026-10-25T00:30:00Z'",
+        "timestamp'2026-10-25T01:30:00Z'",
+    ]
+    wall = "timestamp_ntz'2026-03-02T23:30:00'"
+    frame = spark.range(1).selectExpr(f"explode(array({', '.join(hours)})) as at", f"{wall} as wall", "date(wall) day")
+    save(frame.coalesce(1), server, stream=stream)
+    found = entries(server, stream)
+    assert [entry["at"] for entry in found] == [
+        "2026-03-02T12:30:00.250000Z",
+        "2026-10-25T00:30:00.000000Z",
+        "2026-10-25T01:30:00.000000Z",
+    ]
+    assert {(entry["wall"], entry["day"]) for entry in found} == {("2026-03-02T23:30:00.000000", "2026-03-02")}
 
 
 def test_nulls_are_left_out_or_empty_and_a_row_of_nulls_is_a_dead_letter(
@@ -128,6 +165,7 @@ def test_the_stream_is_trimmed_as_told(spark: SparkSession, server: Server, stre
         ({"maxlen": "0"}, "maxlen is '0'"),
         ({"maxlen": "9", "minid": "1"}, "exclude each other"),
         ({"txnVersion": "1"}, "belong together"),
+        ({"txnAppId": "a", "txnVersion": "1", "delivery": "at-least-once"}, "remembers no versions"),
         ({"delivery": "once"}, "delivery is 'once'"),
         ({}, "no target is known"),
     ],
@@ -145,6 +183,8 @@ def test_what_cannot_be_a_field_is_refused_before_anything_runs(
     server.sync().set(f"{stream}-text", "x")
     with pytest.raises(PySparkException, match="to_json"):
         save(spark.range(1).selectExpr("array(id) as list"), server, stream=stream)
+    with pytest.raises(PySparkException, match=r"write string\(wait\)"):
+        save(spark.range(1).selectExpr("interval '1' day as wait"), server, stream=stream)
     with pytest.raises(PySparkException, match="holds a string, not a stream"):
         save(spark.range(1), server, stream=f"{stream}-text")
     with pytest.raises(PySparkException, match="a stream only grows"):

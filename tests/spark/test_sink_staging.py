@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 import msgspec
 import pytest
 
-from headrace.errors import WrongType
+from headrace.errors import ServerRefused, WrongType
 from headrace.names import keys_of
 from headrace.spark import staging
 from headrace.spark.options import Address
@@ -89,6 +89,50 @@ def test_a_driver_that_died_inside_publish_is_followed_by_one_that_goes_on(bench
     assert staging.finish(bench.link, batch, [other]).rows == {bench.stream: 100}
     assert bench.numbers() == list(range(100))
     assert bench.left() == []
+
+
+def test_a_batch_given_up_after_its_decision_keeps_its_lists_and_is_finished_later(bench: Bench) -> None:
+    mine, batch = bench.staged(0, range(100)), bench.batch(0, strict=True)
+    bench.link.call(staging.decide(batch.decision, 0, staging.manifest_of([mine]), strict=True, expire_s=0))
+    bench.link.call(staging.publish(mine, ("", "", "")))
+    other = bench.staged(0, range(100))
+    staging.abandon(bench.link, batch, [mine])
+    staging.abandon(bench.link, batch, [other])  # of a driver that was not chosen
+    assert bench.left() == [mine.name]
+    staging.finish(bench.link, batch, [bench.staged(0, range(100))])
+    assert bench.numbers() == list(range(100))
+    assert bench.left() == []
+
+
+def test_a_batch_given_up_before_its_decision_cannot_be_decided_any_more(bench: Bench) -> None:
+    """The driver was interrupted and its commit was not: that one comes too late, and the batch is written again."""
+    mine, batch = bench.staged(0, range(100)), bench.batch(0, strict=True)
+    staging.abandon(bench.link, batch, [mine])
+    assert bench.left() == []
+    late = staging.decide(batch.decision, 0, staging.manifest_of([mine]), strict=True, expire_s=0)
+    assert bench.link.call(late) == ["forsaken", ""]
+    assert 0 < bench.client.ttl(batch.decision) <= staging.FORSAKEN_S  # of a query that wrote nothing, nothing stays
+    staging.finish(bench.link, batch, [bench.staged(0, range(100))])
+    assert bench.numbers() == list(range(100))
+    assert bench.client.ttl(batch.decision) == -1
+
+
+def test_a_batch_is_given_up_while_the_server_has_no_memory(
+    own_server: Callable[..., Server], server_key: str, stream: str, prefix: str
+) -> None:
+    bench = Bench(own_server(server_key), stream, prefix)
+    staging.finish(bench.link, bench.batch(0, strict=True), [bench.staged(0, range(10))])
+    mine = bench.staged(1, range(100))
+    bench.client.config_set("maxmemory", "1")
+    with pytest.raises(ServerRefused):
+        staging.finish(bench.link, bench.batch(1, strict=True), [mine])
+    staging.abandon(bench.link, bench.batch(1), [mine])
+    assert bench.left() == []
+    assert bench.client.ttl(bench.batch(1).decision) == -1, "what the query wrote before is remembered"
+    bench.client.config_set("maxmemory", "0")
+    late = staging.decide(bench.batch(1).decision, 1, staging.manifest_of([mine]), strict=True, expire_s=0)
+    assert bench.link.call(late)[0] == "forsaken"
+    bench.link._link.close()
 
 
 def test_two_drivers_at_once_publish_every_row_once(bench: Bench) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -56,6 +57,22 @@ def test_the_same_is_counted_where_that_is_wanted(drive: Drive, server: Server, 
     more = fill(server, stream, 1)
     assert ids(query.drain()) == more
     assert query.lost(stream) == (6, 0)  # once
+
+
+def test_rows_that_were_counted_as_lost_are_behind_a_batch_that_its_limit_ends(
+    drive: Drive, server: Server, stream: str
+) -> None:
+    query = drive(failOnDataLoss="false", maxOffsetsPerTrigger=5)
+    fill(server, stream, 10)
+    query.drain()
+    fill(server, stream, 20)
+    trim(server, stream, 12)
+    assert len(query.step() or []) == 5
+    assert query.lost(stream) == (8, 0)
+    assert query.offset["streams"][stream]["n"] == 10 + 8 + 5
+    trim(server, stream, 3)  # of the seven that are left
+    assert len(query.drain()) == 3
+    assert query.lost(stream) == (12, 0)
 
 
 def test_trimming_what_was_read_loses_nothing(drive: Drive, server: Server, stream: str) -> None:
@@ -328,6 +345,131 @@ def test_splits_are_guarded_too(drive: Drive, server: Server, stream: str) -> No
     for part in planned[1][:2]:
         with pytest.raises(DataLost):
             query.read([part])
+
+
+# ── single entries, deleted between the plan and its task ────────────────────────────────────────────
+
+PLANS: dict[str, dict[str, Any]] = {
+    "short": {"rows": 50},
+    "long": {"rows": 1_000},
+    "splits": {"rows": 1_000, "minPartitions": 4},
+    "limited": {"rows": 1_000, "maxOffsetsPerTrigger": 600},
+    "packed splits": {"rows": 300, "maxRecordsPerPartition": 40},
+}
+
+
+@pytest.mark.parametrize("known", [True, False], ids=["", "first start"])
+@pytest.mark.parametrize("plan", PLANS)
+def test_entries_deleted_singly_between_plan_and_task_fail_it(
+    drive: Drive, server: Server, stream: str, plan: str, known: bool
+) -> None:
+    """The entry at the position is there, and the next look would find the deletion behind it: only the count tells."""
+    query = drive(**{word: value for word, value in PLANS[plan].items() if word != "rows"})
+    if known:
+        fill(server, stream, 5)
+        query.drain()
+    added = fill(server, stream, PLANS[plan]["rows"])
+    planned = query.plan()
+    assert planned is not None
+    server.sync().xdel(stream, added[20], added[40])
+    with pytest.raises(DataLost) as told:
+        query.read(planned[1])
+    assert (told.value.stream, told.value.kind) == (stream, "deleted")
+    assert told.value.lost == (1 if plan == "packed splits" else 2)
+
+
+@pytest.mark.parametrize("tries", [1, 3], ids=["", "tasks run again"])
+@pytest.mark.parametrize("plan", PLANS)
+def test_entries_deleted_singly_between_plan_and_task_are_counted_once(
+    drive: Drive, server: Server, stream: str, plan: str, tries: int
+) -> None:
+    more = {word: value for word, value in PLANS[plan].items() if word != "rows"}
+    query = drive(failOnDataLoss="false", **more)
+    added = fill(server, stream, PLANS[plan]["rows"])
+    planned = query.plan()
+    assert planned is not None
+    before = set(ids(query.read(planned[1])))
+    server.sync().xdel(stream, added[20], added[40])
+    for _ in range(tries):
+        assert set(ids(query.read(planned[1]))) == before - {added[20], added[40]}
+    commit(query, planned)
+    assert query.lost(stream) == (2, 0)
+
+
+def test_entries_deleted_singly_under_a_running_task_fail_it(drive: Drive, server: Server, stream: str) -> None:
+    added = fill(server, stream, 3_000)
+    query = drive()
+    planned = query.plan()
+    assert planned is not None
+    reading = (batch for part in planned[1] for batch in query.reader.read(part))
+    next(reading)
+    server.sync().xdel(stream, added[0], added[2_000], added[2_999])  # the first was read before
+    with pytest.raises(DataLost, match="2 rows are lost"):
+        list(reading)
+
+
+def test_entries_deleted_under_a_batch_read_fail_it(server: Server, stream: str) -> None:
+    added = fill(server, stream, 30)
+    reader = BatchReader(SourceSettings.of({"url": server.url, "streams": stream}, streaming=False), DEFAULT)
+    (part,) = reader.partitions()
+    server.sync().xdel(stream, added[3])
+    with pytest.raises(DataLost, match="1 rows are lost"):
+        list(reader.read(part))
+
+
+def test_available_now_counts_only_up_to_its_end(drive: Drive, server: Server, stream: str) -> None:
+    query = drive()
+    fill(server, stream, 5)
+    query.drain()
+    added = fill(server, stream, 50)
+    query.reader.prepareForTriggerAvailableNow()
+    late = fill(server, stream, 50)
+    planned = query.plan()
+    assert planned is not None
+    server.sync().xdel(stream, late[7])  # the next run's business
+    assert ids(query.read(planned[1])) == sorted(added)
+    server.sync().xdel(stream, added[7])
+    with pytest.raises(DataLost, match="1 rows are lost"):
+        query.read(planned[1])
+
+
+@pytest.mark.servers("redis8", "valkey9", "redis6")
+@pytest.mark.parametrize("seed", range(12))
+def test_whatever_happened_before_the_plan_is_no_loss_to_a_task(
+    drive: Drive, server: Server, stream: str, seed: int
+) -> None:
+    """Entries come, go singly and are trimmed, read and unread ones; tasks miss none of what was there."""
+    chance = random.Random(seed)
+    client = server.sync()
+    options: dict[str, Any] = {
+        "maxOffsetsPerTrigger": chance.choice([7, 40, 10_000]),
+        "minPartitions": chance.choice([1, 3]),
+        "startingOffsets": chance.choice(["earliest", "latest", f'{{"{stream}": "5-0"}}']),
+    }
+    if chance.random() < 0.3:
+        options["maxSpanPerTrigger"] = "5ms"
+    fill(server, stream, chance.randrange(30))
+    query = drive(failOnDataLoss="false", **options)
+    query.step()  # pins the start
+    for _ in range(12):
+        fill(server, stream, chance.randrange(60))
+        if seed % 3 == 0 and chance.random() < 0.5:
+            query.reader.prepareForTriggerAvailableNow()
+            fill(server, stream, chance.randrange(10))
+        there = [id_.decode() for id_, _ in client.xrange(stream)]
+        if chance.random() < 0.5 and there:
+            client.xdel(stream, *chance.sample(there, chance.randrange(1, 2 + len(there) // 2)))
+        if chance.random() < 0.3:
+            trim(server, stream, chance.randrange(1 + len(there)))
+        planned = query.plan()
+        if planned is None:
+            continue
+        parts = [part for share in planned[1] for part in share.ranges]  # type: ignore[attr-defined]
+        wanted = [id_.decode() for part in parts for id_, _ in client.xrange(part.key, f"({part.start.id}", part.upto)]
+        fill(server, stream, chance.randrange(5))
+        assert ids(query.read(planned[1])) == sorted(wanted)
+        assert not list(client.scan_iter(f"*{stream}*:hr:lost:*"))
+        query.offset = planned[0]
 
 
 @pytest.mark.servers("redis6")

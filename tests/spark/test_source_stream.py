@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.sql import SparkSession
 
 from tests.spark.querying import fill, ids, once_each
 from tests.support.servers import Server
@@ -122,3 +124,24 @@ def test_a_wrong_option_beside_a_schema_is_told_by_the_query(spark: Any, server:
     with pytest.raises(Exception, match="maxOffsetsPerTrigger is 'many'") as told:
         handle.awaitTermination(30)
     assert "UnboundLocalError" not in str(told.value)
+
+
+def test_sparks_own_deduplication_remembers_keys_of_earlier_batches(
+    spark: SparkSession, server: Server, stream: str, tmp_path: Path
+) -> None:
+    """Offered by Spark, on rows of the source as on any others; what it drops nobody counts."""
+    frame = spark.readStream.format("redis-streams").schema("timestamp timestamp, number string")
+    rows = frame.option("url", server.url).option("streams", stream).option("startingOffsets", "earliest").load()
+    alone = rows.withWatermark("timestamp", "1 hour").dropDuplicatesWithinWatermark(["number"])
+    found: list[str] = []
+
+    def run() -> None:
+        writing = alone.writeStream.foreachBatch(lambda some, _: found.extend(row.number for row in some.collect()))
+        writing = writing.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True)
+        assert writing.start().awaitTermination(100)
+
+    fill(server, stream, 5)
+    run()
+    fill(server, stream, 8)
+    run()
+    assert sorted(found) == [str(number) for number in range(8)]

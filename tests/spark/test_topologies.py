@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from headrace.spark.arrivals import arrivals
+from headrace.spark.arrivals import Arrivals
 from headrace.spark.options import Address
 from tests.spark.querying import Driven, fill, once_each
 from tests.spark.test_source_group import Shared
@@ -39,6 +39,26 @@ def sentinels() -> Iterator[Sentinels]:
         pytest.skip(f"MISSING SERVER: {missing}")
     yield found
     found.stop()
+
+
+@pytest.fixture
+def arrivals(cluster: Cluster) -> Iterator[Arrivals]:
+    address = Address(cluster.url, 2_000, 2_000)
+    link = address.server().sync_link()
+    found = Arrivals(address, link)
+    yield found
+    found.close()
+    link.close()
+
+
+def ends(cluster: Cluster, names: list[str]) -> dict[str, str]:
+    return {name: cluster.sync().xinfo_stream(name)["last-generated-id"].decode() for name in names}
+
+
+def reads(cluster: Cluster) -> int:
+    """How often XREAD was called, at all masters."""
+    told = [member.info("commandstats").get("cmdstat_xread", {"calls": 0}) for member in cluster.members]
+    return sum(one["calls"] for one in told)
 
 
 def filled(where: Any, names: list[str], count: int) -> set[tuple[str, str]]:
@@ -73,18 +93,86 @@ def test_a_slot_that_moves_while_a_query_runs_costs_no_row(cluster: Cluster, pre
     assert once_each(rows)
 
 
-def test_waiting_for_streams_of_several_slots_ends_with_the_first_message(cluster: Cluster, prefix: str) -> None:
-    names = cluster.names(prefix, 3)
+@pytest.mark.parametrize("count", [3, 16, 60])
+def test_waiting_for_streams_of_several_slots_ends_with_the_first_message(
+    cluster: Cluster, prefix: str, arrivals: Arrivals, count: int
+) -> None:
+    names = cluster.names(prefix, count)
     filled(cluster, names, 1)
-    link = Address(cluster.url, 2_000, 2_000).server().sync_link()
-    last = {name: cluster.sync().xinfo_stream(name)["last-generated-id"].decode() for name in names}
+    last = ends(cluster, names)
     begun = time.monotonic()
-    assert arrivals(link, last, 200) == set()
+    assert arrivals.wait(last, 200) == set()
     assert 0.15 < time.monotonic() - begun < 1.5
     threading.Timer(0.1, cluster.sync().xadd, (names[2], {"a": "b"})).start()
-    assert arrivals(link, last, 5_000) == {names[2]}
+    assert arrivals.wait(last, 5_000) == {names[2]}
     assert time.monotonic() - begun < 3
-    link.close()
+
+
+@pytest.mark.parametrize("count", [12, 60])
+def test_streams_of_several_slots_at_rest_are_asked_for_once_a_wait(
+    cluster: Cluster, prefix: str, arrivals: Arrivals, count: int
+) -> None:
+    """Of few slots the masters wait themselves; of many the pauses grow until one question a wait is left."""
+    names = cluster.names(prefix, count)
+    filled(cluster, names, 1)
+    last = ends(cluster, names)
+    for _ in range(4):
+        assert arrivals.wait(last, 200) == set()
+    before = reads(cluster)
+    for _ in range(5):
+        assert arrivals.wait(last, 200) == set()
+    assert reads(cluster) - before <= 6 * count  # with the one that may be open at each end
+    cluster.sync().xadd(names[7], {"a": "b"})
+    begun = time.monotonic()
+    assert arrivals.wait(last, 5_000) == {names[7]}
+    assert time.monotonic() - begun < 1
+
+
+def test_an_open_question_from_an_earlier_id_names_no_stream_that_was_read(
+    cluster: Cluster, prefix: str, arrivals: Arrivals
+) -> None:
+    names = cluster.names(prefix, 3)
+    filled(cluster, names, 1)
+    last = ends(cluster, names)
+    assert arrivals.wait(last, 50) == set()
+    filled(cluster, names, 1)
+    assert arrivals.wait(last, 5_000)
+    read = ends(cluster, names)  # whatever answers are on their way now name what was read
+    assert arrivals.wait(read, 200) == set()
+    cluster.sync().xadd(names[1], {"a": "b"})
+    assert arrivals.wait(read, 5_000) == {names[1]}
+    assert arrivals.wait(last, 5_000)  # back to earlier ids, as for a stream that was made again
+
+
+def test_a_slot_that_moves_while_its_master_waits_is_asked_for_at_the_other(
+    cluster: Cluster, prefix: str, arrivals: Arrivals
+) -> None:
+    names = cluster.names(prefix, 3)
+    filled(cluster, names, 1)
+    last = ends(cluster, names)
+    assert arrivals.wait(last, 100) == set()
+    source = cluster.member_of(names[0])
+    move_classic(cluster, names[0], source, another(cluster, source))
+    threading.Timer(0.3, cluster.sync().xadd, (names[0], {"a": "b"})).start()
+    until = time.monotonic() + 5
+    while not (found := arrivals.wait(last, 1_000)):
+        assert time.monotonic() < until
+    assert found == {names[0]}
+
+
+def test_connections_cut_while_masters_wait_cost_no_row(cluster: Cluster, prefix: str) -> None:
+    names = cluster.names(prefix, 6)
+    wanted = filled(cluster, names, 5)
+    driven = Driven(cluster, streams=",".join(names), startingOffsets="earliest")  # type: ignore[arg-type]
+    rows = driven.drain()  # the last question was open at every slot
+    for _ in range(3):
+        for member in cluster.members:
+            member.ask("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+        wanted |= filled(cluster, names, 5)
+        rows += driven.drain()
+    driven.close()
+    assert set(rows) == wanted
+    assert once_each(rows)
 
 
 def test_a_group_over_streams_of_every_master_is_claimed_and_acked(cluster: Cluster, prefix: str) -> None:

@@ -14,8 +14,8 @@ from headrace.names import keys_of, waiting_group
 from headrace.redis import commands
 from headrace.redis.calls import Call, Entry, Wire, as_is
 from headrace.redis.connect import Server as Address
-from headrace.redis.link import SyncLink
 from headrace.redis.replies import PendingRow
+from headrace.redis.synclink import SyncLink
 from tests.support.servers import Server
 
 T = TypeVar("T")

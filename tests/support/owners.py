@@ -8,23 +8,32 @@ import sys
 from collections import Counter, defaultdict
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from headrace.names import keys_of
 from headrace.redis import ownership
 from headrace.redis.connect import Server as Address
 from tests.support.history import Event, History
-from tests.support.servers import Server
 from tests.support.wait import wait_until_sync
 from tests.support.workers import ROOT, SUPERVISE, Process
 
 GROUP = "owners"
 
 
+class Place(Protocol):
+    """Where owners work: one server, or several that belong together."""
+
+    @property
+    def url(self) -> str: ...
+
+    def sync(self) -> Any:
+        """A plain client for looking at it, and for adding."""
+
+
 class Owners:
     """Starts processes that run tests/support/rooms.py for one announcement stream."""
 
-    def __init__(self, folder: Path, server: Server, stream: str, **settings: Any) -> None:
+    def __init__(self, folder: Path, server: Place, stream: str, **settings: Any) -> None:
         self.folder = folder
         self.server = server
         self.stream = stream
@@ -67,10 +76,11 @@ class Owners:
     def room(self, number: int) -> str:
         return f"{self.stream}-room-{number}"
 
-    def announce(self, count: int) -> list[str]:
-        names = [self.room(number) for number in range(count)]
+    def announce(self, rooms: int | list[str]) -> list[str]:
+        """So many rooms, or these."""
+        names = [self.room(number) for number in range(rooms)] if isinstance(rooms, int) else rooms
         calls = [ownership.announce(self.keys, name, json.dumps({"of": name}).encode()) for name in names]
-        for at in range(0, count, 500):
+        for at in range(0, len(names), 500):
             self._link.pipe(calls[at : at + 500])
         return names
 

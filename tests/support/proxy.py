@@ -128,10 +128,11 @@ class Proxy:
         try:
             await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
         finally:
+            inner_writer.transport.abort()  # before anything that may be cancelled
             for way in ways:
                 way.cancel()
+            inner_writer.transport.abort()  # before anything that a cut could end
             await asyncio.gather(*ways, return_exceptions=True)
-            inner_writer.transport.abort()
 
     async def _carry(
         self,

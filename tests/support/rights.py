@@ -13,11 +13,14 @@ from typing import Any
 
 from headrace import Effect
 from headrace.errors import HeadraceError
-from headrace.names import keys_of
-from headrace.redis import commands, scripts
+from headrace.holding import place_of
+from headrace.names import keys_of, partition_assignments
+from headrace.partitioned import agreeing
+from headrace.partitions import Partitions
+from headrace.redis import commands, ownership, scripts
 from headrace.redis.calls import Call, as_is
 from headrace.redis.connect import Server as Connect
-from headrace.redis.link import SyncLink
+from headrace.redis.synclink import SyncLink
 from tests.support.servers import Server
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -228,7 +231,7 @@ def read_with_spark(life: Life) -> None:
 
 
 def write_with_spark(life: Life) -> None:
-    """The sink, as Spark's tasks and driver call it: exactly once, with an abort, and at least once."""
+    """The sink, as Spark's tasks and driver call it: exactly once, again, with an abort, and at least once."""
     import pyarrow as pa
     from pyspark.sql.types import StringType, StructField, StructType
 
@@ -245,16 +248,142 @@ def write_with_spark(life: Life) -> None:
         messages = [writer.write(iter([batch]))]
         writer.abort(messages) if abort else writer.commit(messages)
 
-    life.try_to(lambda: write(txnAppId="app", txnVersion="1"))
+    def write_twice() -> None:
+        write(txnAppId="app", txnVersion="1")
+        write(txnAppId="app", txnVersion="1")  # is dropped; an abort, which drops too, would not say that it may not
+
+    life.try_to(write_twice)
     life.try_to(lambda: write(txnAppId="app2", txnVersion="1", maxlen="100"))
     life.try_to(lambda: write(txnAppId="app3", txnVersion="1", abort=True))
     life.try_to(lambda: write(delivery="at-least-once"))
+
+
+def _agree(life: Life) -> Partitions:
+    """The first to say how many there are."""
+    parts = Partitions(life.stream, 3)
+    life.client.delete(life.keys.partitions)
+    for call in agreeing(parts):
+        life.say(call)
+    return parts
+
+
+def produce_parts(life: Life) -> None:
+    parts = _agree(life)
+    life.keys = keys_of(parts.names[0])
+    produce(life)
+
+
+def work_parts(life: Life) -> None:
+    """A worker of a partitioned stream: it agrees on their number, and is a worker in each."""
+    parts = _agree(life)
+    life.stream, life.keys = parts.names[0], keys_of(parts.names[0])
+    work(life)
+
+
+def own_parts(life: Life) -> None:
+    """Every script and command of a worker with an ordered handler."""
+    name, say, client = _agree(life).names[0], life.say, life.client
+    life.stream = partition_assignments(life.stream)
+    keys = life.keys = keys_of(life.stream)
+    place = place_of(life.stream, GROUP, name)
+
+    def scene() -> tuple[bytes, bytes]:
+        """A partition with a message, announced, and in my hands: (its announcement, the message)."""
+        life.scene(0)
+        for key in client.scan_iter(f"*{name}*"):
+            client.delete(key)
+        life.link_of_worker().call(ownership.announce(keys, name, b"{}"))
+        ((_, ((id_, _),)),) = client.xreadgroup(GROUP, ME, {life.stream: ">"})
+        client.zadd(keys.beats(GROUP), {ME: 2**50})
+        life.link_of_worker().call(ownership.take(place, id_, 1, ME))
+        return id_, client.xadd(name, {"payload": "{}"})
+
+    life.scene(0)
+    client.delete(life.stream)
+    say(scripts.ensure_group(keys, GROUP))
+    life.scene(0)
+    say(scripts.join(keys, GROUP, ME, "abc", 1_000))
+    say(scripts.stay(keys, GROUP, ME, "abc"))
+    say(ownership.announce(keys, name, b"{}"))
+    say(ownership.announce(keys, name, b"{}"))
+    say(ownership.beat(keys, GROUP, ME, 1_000))
+    say(commands.read(keys, GROUP, ME, 1))
+    client.delete(name, place.own)
+    say(ownership.take(place, b"5-0", 1, ME))
+    client.delete(place.own)
+    say(ownership.take(place, b"5-0", 1, ME))  # the mirror remembers the position
+    _, message = scene()
+    say(ownership.read_after([(name, b"0-0")], 1))
+    say(ownership.begin(place, ME, 1))
+    say(ownership.trimmed(place, ME, 1, (message, 1), (b"0-0", 0)))
+    say(ownership.pos_ack(place, ME, 1, message, 1))
+    _, message = scene()
+    say(ownership.set_aside(place, ME, 1, message, 1, extra={"_reason": "no"}))
+    say(ownership.give_up(place, ME, 1))
+    id_, _ = scene()
+    say(scripts.park(keys, GROUP, ME, 0, "waiting", [(id_, 1, 1)]))
+    say(scripts.due(keys, GROUP, ME, 1))
+    id_, _ = scene()
+    say(commands.pending_rows(keys, GROUP, owner=ME))
+    say(scripts.mine(keys, GROUP, ME, 10, []))
+    say(ownership.lift(keys, GROUP, ME, id_, 1, 5))
+    say(ownership.end_lease(keys, GROUP, ME))
+    say(commands.server_ms())
+    say(ownership.inherit(keys, GROUP, "heir", 10, 0))
+    id_, _ = scene()
+    say(ownership.id_of(keys, name))
+    say(ownership.finished(keys, GROUP, ME, id_, 1, name))
+    id_, _ = scene()
+    say(scripts.bury(keys, GROUP, ME, id_, 1, extra={"_group": GROUP}))
+    say(commands.consumers(keys, GROUP))
+    say(commands.owner_entries(keys, GROUP))
+    client.execute_command("XGROUP", "CREATECONSUMER", life.stream, GROUP, "old")
+    say(scripts.remove_owner(keys, GROUP, "old"))
+
+
+def speak_go(life: Life) -> None:
+    """Every call of a GoClient on one server."""
+    from headrace.goclient import calls
+    from headrace.goclient.protocol import Announcement, GoNames
+
+    names, data, say, client = GoNames(life.stream), f"{life.stream}-room-1", life.say, life.client
+    seat = calls.Seat(names, ME, f"{ME}#a", 60_000)
+
+    def held() -> str:
+        """An announcement in my hands, and locked."""
+        for key in client.scan_iter(f"*{life.stream}*"):
+            client.delete(key)
+        client.xgroup_create(names.stream, names.group, "0", mkstream=True)
+        id_: str = client.xadd(names.stream, {"lbs-input": Announcement(data).json()}).decode()
+        client.xreadgroup(names.group, ME, {names.stream: ">"})
+        life.link_of_worker().call(calls.hold(seat, data, id_))
+        return id_
+
+    client.delete(names.stream)
+    say(scripts.ensure_group(keys_of(names.stream), names.group))
+    id_ = held()
+    say(scripts.ensure_group(keys_of(names.stream), names.group))  # it is there
+    say(calls.announce(names, Announcement(data)))
+    say(calls.read(seat, 1, 0))
+    say(calls.hold(seat, data, id_))
+    say(calls.pending(seat, "-", 10))
+    say(calls.entry(seat, id_))
+    say(calls.done(seat, data, id_))
+    say(calls.requeue(seat, data, held(), "release", max_retries=3))
+    say(calls.requeue(seat, "", held(), "unparseable"))
+    id_ = held()
+    client.delete(names.lock(data, id_))
+    say(calls.requeue(seat, data, id_, "retry", max_retries=0))
 
 
 LIVES: dict[str, Callable[[Life], None]] = {
     "producer": produce,
     "worker": work,
     "operator": operate,
+    "parts-producer": produce_parts,
+    "parts-worker": work_parts,
+    "parts-owner": own_parts,
+    "go": speak_go,
     "spark-source": read_with_spark,
     "spark-sink": write_with_spark,
 }

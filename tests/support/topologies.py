@@ -27,7 +27,7 @@ from redis.retry import Retry
 
 from headrace.redis.topology import slot_of
 from tests.support.binaries import find
-from tests.support.servers import ServerMissing
+from tests.support.servers import KEYS, ServerMissing
 from tests.support.tls import TlsFiles
 from tests.support.wait import wait_until_sync
 
@@ -37,6 +37,15 @@ NODE_TIMEOUT_MS = 1_000
 DOWN_AFTER_MS = 800
 SERVICE = "shop"
 _DEATH_OF_PARENT = 1  # PR_SET_PDEATHSIG
+
+
+def every(first: str) -> tuple[str, ...]:
+    """All servers of the matrix, this one first: `make test` runs a test of topologies there, `make long` on all.
+
+    >>> every("valkey9")
+    ('valkey9', 'redis6', 'redis7', 'redis8')
+    """
+    return (first, *(key for key in KEYS if key != first))
 
 
 def _die_with_parent() -> None:

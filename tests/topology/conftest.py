@@ -11,9 +11,13 @@ from typing import Any
 import pytest
 
 from headrace import App, CountingRecorder
-from tests.support.servers import ServerMissing
+from tests.support.owners import Owners
+from tests.support.servers import KEYS, ServerMissing
 from tests.support.topologies import Cluster, Sentinels, Topology, start_cluster, start_sentinels
 from tests.support.workers import Workers
+
+COVERED = pytest.StashKey[dict[str, set[str]]]()
+"""The tests of topologies, with the servers that each runs on in the wide run."""
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -22,12 +26,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     A failover takes seconds, so each test runs on the first server that it names; HEADRACE_WIDE=1 runs all of them.
     """
     here, wide = Path(__file__).parent, "HEADRACE_WIDE" in os.environ
-    left_out = []
+    left_out, covered = [], config.stash.setdefault(COVERED, {})
     for item in items:
         if here not in item.path.parents:
             continue
         item.add_marker(pytest.mark.xdist_group(f"topology-{item.path.stem}"))
         named, params = item.get_closest_marker("servers"), getattr(getattr(item, "callspec", None), "params", {})
+        if params.get("server_key") in KEYS:  # it may have none of those that --servers allows
+            covered.setdefault(f"{item.path.stem}::{item.originalname}", set()).add(params["server_key"])  # type: ignore[attr-defined]
         if not wide and named is not None and params.get("server_key", named.args[0]) != named.args[0]:
             left_out.append(item)
     if left_out:
@@ -133,3 +139,19 @@ def hire(tmp_path: Path, stream: str) -> Iterator[Callable[..., Workers]]:
     yield hire
     for workers in hired:
         workers.end()
+
+
+@pytest.fixture
+def own(tmp_path: Path, stream: str) -> Iterator[Callable[..., Owners]]:
+    """own(topology, slow_s=0.01, lease="500ms", ...): owner processes, with these options of @rooms.owner."""
+    made: list[Owners] = []
+
+    def own(topology: Any, *, slow_s: float = 0.0, **options: Any) -> Owners:
+        folder = tmp_path / f"owners-{len(made)}"
+        folder.mkdir()
+        made.append(Owners(folder, topology, stream, slow_s=slow_s, owner={"lease": "500ms", **options}))
+        return made[-1]
+
+    yield own
+    for owners in made:
+        owners.end()

@@ -25,7 +25,7 @@ from headrace.redis.connect import Server as Address
 from headrace.redis.topology import slot_of
 from tests.support.servers import Server
 from tests.support.tls import TlsFiles
-from tests.support.topologies import SERVICE, Cluster, Sentinels, free_port, start_cluster, start_sentinels
+from tests.support.topologies import SERVICE, Cluster, Sentinels, every, free_port, start_cluster, start_sentinels
 
 ANY = keys_of("orders")
 
@@ -62,7 +62,7 @@ async def test_a_cluster_nobody_answers_for_is_an_outage_that_names_who_was_aske
     assert "s3cret" not in str(error)
 
 
-@pytest.mark.servers("redis8", "redis6")
+@pytest.mark.servers(*every("redis8"))
 async def test_a_server_on_its_own_is_no_cluster(own_server: Callable[..., Server], server_key: str) -> None:
     server = own_server(server_key, tcp=True)
     error = await refused(f"redis+cluster://127.0.0.1:{server.port}")
@@ -70,7 +70,7 @@ async def test_a_server_on_its_own_is_no_cluster(own_server: Callable[..., Serve
     assert "redis://" in str(error)
 
 
-@pytest.mark.servers("redis8")
+@pytest.mark.servers(*every("redis8"))
 async def test_a_node_of_a_cluster_taken_for_a_server_on_its_own_says_what_to_write(cluster: Cluster) -> None:
     name = next(name for name in cluster.names("any", 3) if cluster.member_of(name) is not cluster.members[0])
     error = await refused(f"redis://{cluster.members[0].address}", commands.length(name))
@@ -78,7 +78,7 @@ async def test_a_node_of_a_cluster_taken_for_a_server_on_its_own_says_what_to_wr
     assert "redis+cluster://" in str(error)
 
 
-@pytest.mark.servers("redis8")
+@pytest.mark.servers(*every("redis8"))
 async def test_one_living_seed_is_enough_and_dead_ones_cost_little(cluster: Cluster, stream: str) -> None:
     seeds = [f"127.0.0.1:{free_port()}" for _ in range(3)]
     link = Address(f"redis+cluster://{','.join(seeds)},{cluster.members[4].address}").link()
@@ -133,14 +133,14 @@ async def test_no_sentinel_at_all_is_no_primary() -> None:
     assert "shop" in str(error)
 
 
-@pytest.mark.servers("redis8", "redis6")
+@pytest.mark.servers(*every("redis8"))
 async def test_a_service_that_no_sentinel_knows_is_fatal(sentinels: Sentinels) -> None:
     error = await refused(sentinels.url.replace(f"/{SERVICE}/", "/nonsense/"))
     assert isinstance(error, ServiceUnknown)
     assert "nonsense" in str(error)
 
 
-@pytest.mark.servers("redis8", "valkey9")
+@pytest.mark.servers(*every("redis8"))
 async def test_a_server_taken_for_a_sentinel_says_so(own_server: Callable[..., Server], server_key: str) -> None:
     server = own_server(server_key, tcp=True)
     error = await refused(f"redis+sentinel://127.0.0.1:{server.port}/shop/0")
@@ -148,7 +148,7 @@ async def test_a_server_taken_for_a_sentinel_says_so(own_server: Callable[..., S
     assert "sentinel" in str(error)
 
 
-@pytest.mark.servers("redis8")
+@pytest.mark.servers(*every("redis8"))
 async def test_a_primary_is_found_although_most_sentinels_are_down(sentinels: Sentinels, stream: str) -> None:
     for watcher in sentinels.watchers[:2]:
         watcher.kill()
@@ -157,7 +157,7 @@ async def test_a_primary_is_found_although_most_sentinels_are_down(sentinels: Se
     await link.close()
 
 
-@pytest.mark.servers("redis8")
+@pytest.mark.servers(*every("redis8"))
 async def test_a_dead_primary_that_nobody_can_replace_is_an_outage(sentinels: Sentinels) -> None:
     """Without a quorum no primary is elected: the sentinels go on to name the old one, which does not answer."""
     for watcher in sentinels.watchers[:2]:
@@ -166,7 +166,7 @@ async def test_a_dead_primary_that_nobody_can_replace_is_an_outage(sentinels: Se
     assert isinstance(await refused(sentinels.url), Unavailable)
 
 
-@pytest.mark.servers("redis8")
+@pytest.mark.servers(*every("redis8"))
 async def test_a_replica_that_a_sentinel_still_names_is_not_written_to(sentinels: Sentinels) -> None:
     """The role is asked after connecting: between the promotion and the news of it nobody writes to a replica."""
     sentinels.data[0].ask("REPLICAOF", "127.0.0.1", sentinels.data[1].port)
@@ -175,7 +175,7 @@ async def test_a_replica_that_a_sentinel_still_names_is_not_written_to(sentinels
     assert "replica" in str(error)
 
 
-@pytest.mark.servers("redis8", "redis6")
+@pytest.mark.servers(*every("redis8"))
 async def test_sentinels_with_a_password_of_their_own(stream: str, server_key: str) -> None:
     """SPEC 48: sentinel_password is the sentinels', the URL's own is the server's."""
     server, watch = (

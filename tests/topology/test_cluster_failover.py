@@ -13,7 +13,8 @@ import pytest
 
 from headrace import App, CountingRecorder, Delivery, HeadraceError
 from headrace.producer import Durability
-from tests.support.topologies import Cluster
+from tests.support.followed import Followed, Producers
+from tests.support.topologies import Cluster, every
 from tests.support.wait import wait_until
 from tests.support.workshop import GROUP, Ledger, pool
 
@@ -101,7 +102,7 @@ def _taken_over(cluster: Cluster, name: str, victim: Any) -> bool:
         return False
 
 
-@pytest.mark.servers("redis8", "redis6", "valkey9")
+@pytest.mark.servers(*every("redis8"))
 async def test_nothing_confirmed_is_lost_when_a_master_is_killed_and_workers_go_on(
     cluster: Cluster, prefix: str, make_app: Callable[..., App], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -109,7 +110,7 @@ async def test_nothing_confirmed_is_lost_when_a_master_is_killed_and_workers_go_
     await _fail_over(cluster, prefix, make_app(cluster), lambda victim: victim.kill(), capsys)
 
 
-@pytest.mark.servers("redis8")
+@pytest.mark.servers(*every("redis8"))
 async def test_nothing_confirmed_is_lost_when_a_master_stands_still_and_workers_go_on(
     cluster: Cluster, prefix: str, make_app: Callable[..., App], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -120,7 +121,7 @@ async def test_nothing_confirmed_is_lost_when_a_master_stands_still_and_workers_
     await _fail_over(cluster, prefix, make_app(cluster, connect=patience), lambda victim: victim.pause(), capsys)
 
 
-@pytest.mark.servers("redis8")
+@pytest.mark.servers(*every("redis8"))
 async def test_other_shards_keep_working_while_one_is_down_for_good(
     cluster: Cluster, prefix: str, make_app: Callable[..., App]
 ) -> None:
@@ -160,3 +161,36 @@ async def test_other_shards_keep_working_while_one_is_down_for_good(
 def _replicates(member: Any, master: Any) -> bool:
     about = member.info("replication")
     return about["role"] == "slave" and about["master_port"] == master.port
+
+
+@pytest.mark.servers(*every("redis8"))
+async def test_rooms_of_other_masters_go_on_while_one_stands_still(
+    cluster: Cluster, prefix: str, make_app: Callable[..., App], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """SPEC 43b, 49: SIGSTOP, and default time-outs: rooms at the other masters are read and acked all the while."""
+    app, followed = make_app(cluster), Followed()
+    names = cluster.names(f"{prefix}-room", 6)
+    rooms = app.assignments(cluster.names(f"{prefix}-rooms", 2)[1], lease="2s")  # not at the master that is hurt
+    rooms.owner()(followed.own)
+    for name in names:
+        await rooms.announce(name)
+    producers = Producers.of(app, names)
+    async with pool(app, 2):
+        async with producers.running():
+            await wait_until(lambda: all(count > 20 for count in producers.counts.values()), 10, what="a warm start")
+            victim = await asyncio.to_thread(cluster.member_of, names[0])
+            victim.pause()
+            hurt_at = time.monotonic()
+            producers.bereft()
+            await asyncio.to_thread(cluster.until, lambda: _taken_over(cluster, names[0], victim), "a failover")
+            failover_s = time.monotonic() - hurt_at
+            before = dict(producers.counts)
+            await wait_until(
+                lambda: all(producers.counts[name] > count + 20 for name, count in before.items()), 20, what="adds"
+            )
+        await wait_until(lambda: followed.reached(producers.counts), 20, what="all confirmed handled")
+    gaps = [followed.gap_s(name, hurt_at) for name in names]
+    with capsys.disabled():
+        print(f" [failover {failover_s:.2f} s, gaps {', '.join(f'{gap_s:.2f}' for gap_s in gaps)} s]", end="")
+    assert (followed.skipped(), followed.jumps()) == ([], [])
+    assert max(gaps[1::3] + gaps[2::3]) < 1.0, "a shard that was not hurt stood still"

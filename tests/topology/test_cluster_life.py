@@ -15,7 +15,7 @@ from headrace import App, Delivery
 from headrace.redis.topology import slot_of
 from tests.support import lives
 from tests.support.looking import orphan, pending, waiting
-from tests.support.topologies import Cluster
+from tests.support.topologies import Cluster, every
 from tests.support.wait import wait_until
 from tests.support.workers import GROUP, Workers
 from tests.support.workshop import Ledger, counted, pool
@@ -36,7 +36,7 @@ async def test_the_lives_of_producer_worker_and_operator_run_on_a_cluster(
     await lives.operate(cluster, make_app(cluster), stream)  # type: ignore[arg-type]
 
 
-@pytest.mark.servers("redis8", "redis6")
+@pytest.mark.servers(*every("redis8"))
 async def test_one_worker_handles_streams_of_every_master(cluster: Cluster, prefix: str, make_app: MakeApp) -> None:
     """SPEC 7, 49: lanes at three masters in one process; results of add_many in order."""
     app, ledger = make_app(cluster), Ledger()
@@ -62,7 +62,7 @@ def _id_order(id_: str) -> tuple[int, int]:
     return int(first), int(second)
 
 
-@pytest.mark.servers("redis8")
+@pytest.mark.servers(*every("redis8"))
 async def test_durable_adds_wait_on_the_master_that_wrote(cluster: Cluster, prefix: str, make_app: MakeApp) -> None:
     """SPEC 37: WAIT speaks of the connection that wrote, whichever master that is."""
     app = make_app(cluster)
@@ -72,7 +72,7 @@ async def test_durable_adds_wait_on_the_master_that_wrote(cluster: Cluster, pref
         assert added.first
 
 
-@pytest.mark.servers("redis8", "redis6")
+@pytest.mark.servers(*every("redis8"))
 def test_a_sibling_takes_over_from_a_killed_worker_on_a_cluster(cluster: Cluster, stream: str, hire: Hire) -> None:
     """SPEC 8: kill -9 mid-handler; a sibling connected for at least L/2."""
     workers = hire(cluster, lease=0.5, concurrency=1)
@@ -89,7 +89,7 @@ def test_a_sibling_takes_over_from_a_killed_worker_on_a_cluster(cluster: Cluster
     assert taken.at - killed_at < 0.5 * 1.25 + 0.25 + NOISE_S
 
 
-@pytest.mark.servers("redis8", "redis6")
+@pytest.mark.servers(*every("redis8"))
 def test_the_parent_hands_back_what_a_killed_child_held_on_a_cluster(cluster: Cluster, stream: str, hire: Hire) -> None:
     """SPEC 8: under the supervisor within 250 ms of the death, whatever the lease is."""
     workers = hire(cluster, lease=20, concurrency=1)
@@ -106,7 +106,7 @@ def test_the_parent_hands_back_what_a_killed_child_held_on_a_cluster(cluster: Cl
     assert pending(cluster, stream, GROUP) == {} == waiting(cluster, stream, GROUP)  # type: ignore[arg-type]
 
 
-@pytest.mark.servers("redis8")
+@pytest.mark.servers(*every("redis8"))
 async def test_a_worker_that_stops_ends_its_blocked_read_at_the_right_master(
     cluster: Cluster, prefix: str, make_app: MakeApp
 ) -> None:
@@ -121,7 +121,7 @@ async def test_a_worker_that_stops_ends_its_blocked_read_at_the_right_master(
     assert time.monotonic() - begun < 0.5 + NOISE_S  # a blocked read alone would take up to 5 s
 
 
-@pytest.mark.servers("redis8", "redis6")
+@pytest.mark.servers(*every("redis8"))
 async def test_scripts_that_a_master_forgot_are_loaded_again(cluster: Cluster, prefix: str, make_app: MakeApp) -> None:
     """FACTS: NOSCRIPT after SCRIPT FLUSH or a failover, on every master, in the middle of work."""
     app, ledger = make_app(cluster), Ledger()
@@ -142,7 +142,7 @@ async def test_scripts_that_a_master_forgot_are_loaded_again(cluster: Cluster, p
     assert len(ledger) == 9
 
 
-@pytest.mark.servers("redis8", "redis6")
+@pytest.mark.servers(*every("redis8"))
 async def test_orphans_of_another_process_are_rescued_at_every_master(
     cluster: Cluster, prefix: str, make_app: MakeApp
 ) -> None:
@@ -162,7 +162,7 @@ async def test_orphans_of_another_process_are_rescued_at_every_master(
     assert ledger.attempts == [2] * 90
 
 
-@pytest.mark.servers("redis8")
+@pytest.mark.servers(*every("redis8"))
 def test_every_key_of_a_stream_is_in_its_slot(cluster: Cluster, stream: str) -> None:
     """The slot we compute is the one the server computes, and helper keys share it."""
     for key in (stream, f"{{{stream}}}:dlq", f"shop:{{{stream}}}:x", "{}a", "a{}{b}", "ü{é}x"):
@@ -173,7 +173,7 @@ async def _nothing(order: Any) -> None:
     pass
 
 
-@pytest.mark.servers("redis8", "redis6")
+@pytest.mark.servers(*every("redis8"))
 async def test_partitions_spread_over_the_masters_and_are_handled_in_order(
     cluster: Cluster, stream: str, make_app: MakeApp
 ) -> None:

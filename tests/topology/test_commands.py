@@ -12,7 +12,7 @@ import pytest
 from headrace import App, Bury
 from headrace.cli import main
 from tests.support.looking import orphan
-from tests.support.topologies import Cluster, Sentinels
+from tests.support.topologies import Cluster, Sentinels, every
 from tests.support.wait import wait_until
 from tests.support.workshop import GROUP, counted
 
@@ -25,7 +25,7 @@ def told(capsys: pytest.CaptureFixture[str], *words: str) -> Any:
     return json.loads(out.out)
 
 
-@pytest.mark.servers("redis8", "redis6")
+@pytest.mark.servers(*every("redis8"))
 def test_the_doctor_tells_of_masters_replicas_and_slots(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> None:
     shape = told(capsys, "doctor", "--url", cluster.url)["topology"]
     assert (shape["kind"], len(shape["masters"]), shape["replicas"], shape["slots"]) == ("cluster", 3, 3, 16_384)
@@ -33,14 +33,14 @@ def test_the_doctor_tells_of_masters_replicas_and_slots(cluster: Cluster, capsys
     assert len(shape["versions"]) == 1
 
 
-@pytest.mark.servers("redis8", "valkey9")
+@pytest.mark.servers(*every("redis8"))
 def test_the_doctor_tells_of_sentinels_and_quorum(sentinels: Sentinels, capsys: pytest.CaptureFixture[str]) -> None:
     shape = told(capsys, "doctor", "--url", sentinels.url)["topology"]
     assert (shape["kind"], shape["sentinels"], shape["quorum"], shape["replicas"]) == ("sentinel", 3, 2, 1)
     assert len(shape["masters"]) == 1
 
 
-@pytest.mark.servers("redis8")
+@pytest.mark.servers(*every("redis8"))
 def test_every_look_at_a_stream_works_wherever_it_is(
     cluster: Cluster, prefix: str, make_app: Callable[..., App], capsys: pytest.CaptureFixture[str]
 ) -> None:

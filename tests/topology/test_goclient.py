@@ -10,14 +10,15 @@ from typing import Any
 import pytest
 
 from headrace import App
+from headrace.errors import Unavailable
 from headrace.goclient import Added, Disowned, GoClient, NotOwned
 from headrace.goclient.protocol import GoNames
 from headrace.redis.topology import slot_of
 from tests.behaviour.test_goclient import QUICK, Peer, ours
-from tests.support.topologies import Cluster
+from tests.support.topologies import Cluster, every
 from tests.support.wait import wait_until
 
-pytestmark = pytest.mark.servers("redis8", "redis6")
+pytestmark = pytest.mark.servers(*every("redis8"))
 MakeApp = Callable[..., App]
 
 
@@ -115,3 +116,22 @@ async def test_what_is_exhausted_or_unreadable_comes_to_the_protocols_dead_lette
     assert reasons == [b"unparseable", b"max_retries_exceeded"]
     assert event.stream == "x"
     await wait_until(lambda: left(cluster, prefix) == {names.dead_letters}, 5)
+
+
+async def test_where_another_server_may_take_over_a_reader_looks_every_second(
+    cluster: Cluster, prefix: str, make_app: MakeApp, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Eight failed reads cost at most 4.6 s of waiting here; doubling on, it would be 6.4 s at least."""
+    async with ours(make_app(cluster), prefix) as mine:
+        fails, turn = list(range(8)), mine.client._reader._turn
+
+        async def away() -> None:
+            if fails:
+                fails.pop()
+                raise Unavailable("away")
+            await turn()
+
+        monkeypatch.setattr(mine.client._reader, "_turn", away)
+        await wait_until(lambda: len(fails) < 8)
+        await mine.client.announce(f"{prefix}:room")
+        await mine.until(Added, timeout=5.5)

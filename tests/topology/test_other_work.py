@@ -12,11 +12,11 @@ from headrace import App, Delivery, Requeue
 from headrace.testing import crash
 from tests.behaviour.test_assignments import Book, fill
 from tests.support.looking import orphan
-from tests.support.topologies import Cluster
+from tests.support.topologies import Cluster, every
 from tests.support.wait import wait_until
 from tests.support.workshop import GROUP, Ledger, counted, pool
 
-pytestmark = pytest.mark.servers("redis8", "redis6")
+pytestmark = pytest.mark.servers(*every("redis8"))
 MakeApp = Callable[..., App]
 
 

@@ -9,7 +9,7 @@ import pytest
 from headrace import App, MissingRight
 from tests.behaviour.test_acl import profile
 from tests.support.lives import operate, produce, work
-from tests.support.topologies import Cluster
+from tests.support.topologies import Cluster, every
 
 ON_A_CLUSTER = ("+cluster|slots", "+asking")
 MakeApp = Callable[..., App]
@@ -21,7 +21,7 @@ def grant(cluster: Cluster, words: list[str]) -> str:
     return cluster.url.replace("://", "://app:secret@")
 
 
-@pytest.mark.servers("redis8", "redis6")
+@pytest.mark.servers(*every("redis8"))
 async def test_the_three_profiles_are_enough_on_a_cluster(cluster: Cluster, stream: str, make_app: MakeApp) -> None:
     app = make_app(grant(cluster, [*profile("producer", stream), *ON_A_CLUSTER]))
     await produce(app, stream)
@@ -35,7 +35,7 @@ async def test_the_three_profiles_are_enough_on_a_cluster(cluster: Cluster, stre
     await app.close()
 
 
-@pytest.mark.servers("redis8", "redis6")
+@pytest.mark.servers(*every("redis8"))
 async def test_a_user_that_may_not_read_the_map_is_told_which_right_is_missing(
     cluster: Cluster, stream: str, make_app: MakeApp
 ) -> None:

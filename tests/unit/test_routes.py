@@ -15,8 +15,7 @@ OLD, NEW = Node("old", 1), Node("new", 1)
 
 def find(route: BySentinel, views: Mapping[int, tuple[Node, int]]) -> Node:
     """Drive the route's question; `views` says what the sentinel on each port names, with its epoch."""
-    route.expire()
-    route._asked_at = 0.0
+    route.reset()
     steps = route.node(None)
     answer: Any = None
     try:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
-import shutil
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
@@ -16,6 +14,7 @@ from headrace.cli.ask import AsJson, Url
 from headrace.cli.show import Bar, Show, many
 from headrace.cli.where import find
 from headrace.errors import ConfigError
+from headrace.spark.java import need_java
 from headrace.spark.pipeline import Pipeline, read_toml
 
 if TYPE_CHECKING:
@@ -116,8 +115,7 @@ def need_spark(*, remote: bool = False) -> None:
         if lacking:
             raise ConfigError(f"--remote: {lacking[0]} is missing: pip install 'pyspark[connect]'")
         return
-    if not (shutil.which("java") or os.environ.get("JAVA_HOME")):
-        raise ConfigError("Spark needs Java 17 or 21 and none is here: apt-get install openjdk-17-jre-headless")
+    need_java()
 
 
 def read_file(file: Path, url: str | None, folder: str) -> Pipeline:

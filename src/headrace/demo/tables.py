@@ -1,7 +1,7 @@
 """The second half of the demo: the same stream becomes tables, figures, a review stream and a report, with Spark.
 
 Runs the commands that a user would run, on the pipeline file of ``examples/payments``. Without Spark, Java or the
-example at hand it says what is missing and leaves this half out.
+example at hand it says what is missing and what to do, and leaves this half out.
 """
 
 from __future__ import annotations
@@ -9,9 +9,11 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
+
+from headrace.cli.pipeline import need_spark
+from headrace.errors import ConfigError
 
 EXAMPLE: Final = Path("examples/payments/payments.toml")
 OUTPUT: Final = Path("demo-output")
@@ -21,7 +23,8 @@ def tables(url: str, journal: Path) -> bool:
     """Run pipeline and report. False: one of them failed, and has said why."""
     missing = _missing()
     if missing:
-        print(f"\nThe same stream as tables: left out, {missing}")
+        print(f"\nNo tables and no report were made: {missing}.")
+        print("The ledger above stands by itself; --no-tables asks for nothing more.")
         return True
     shutil.rmtree(OUTPUT, ignore_errors=True)  # a new server is a new query: it must not continue an old checkpoint
     OUTPUT.mkdir()
@@ -34,11 +37,12 @@ def tables(url: str, journal: Path) -> bool:
 
 
 def _missing() -> str:
-    if find_spec("pyspark") is None:
-        return "it needs pip install 'headrace[spark]'"
-    if shutil.which("java") is None:
-        return "it needs Java 17 or 21"
-    return "" if EXAMPLE.exists() else f"there is no {EXAMPLE} here"
+    """What is not at hand, and what to do about it; nothing if all is."""
+    try:
+        need_spark()
+    except ConfigError as error:
+        return str(error)
+    return "" if EXAMPLE.exists() else f"there is no {EXAMPLE} here, start the demo in the root of the repository"
 
 
 def _headrace(*words: str) -> bool:

@@ -99,16 +99,23 @@ def requeue(
     min_idle_ms: int = 0,
     max_retries: int = 0,
     maxlen: int = 0,
+    until_ms: int = 0,
 ) -> Call[Move]:
+    """``until_ms``: after this server time a missing lock is no reason for a retry (SPEC 20)."""
     names = seat.names
     keys = (names.stream, _letters_beside(seat), _lock_beside(seat, data_stream, id_))
-    words = (names.group, way, seat.consumer, seat.value, min_idle_ms, max_retries, maxlen, id_)
+    words = (names.group, way, seat.consumer, seat.value, min_idle_ms, max_retries, maxlen, id_, until_ms)
     return Call((3, *keys, *words), Move.of, _REQUEUE)
 
 
 def pending(seat: Seat, start: str, count: int, min_idle_ms: int = 0, end: str = "+") -> Call[Any]:
     keys = keys_of(seat.names.stream)
     return commands.pending_rows(keys, seat.names.group, count, start=start, end=end, min_idle_ms=min_idle_ms)
+
+
+def server_ms(seat: Seat) -> Call[int]:
+    """The clock of the server that has the entries."""
+    return commands.server_ms().aimed(seat.names.stream)
 
 
 def entry(seat: Seat, id_: str) -> Call[list[tuple[bytes, list[bytes]]]]:

@@ -7,8 +7,8 @@ the entry: two announcements of one data stream are two entries with two locks, 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
-import random
 from collections.abc import AsyncIterator, Coroutine, Mapping
 from secrets import token_hex
 from types import TracebackType
@@ -18,31 +18,29 @@ from headrace.errors import (
     AlreadyClaimed,
     DecodeError,
     HeadraceError,
-    NoGroup,
     NotOwned,
-    Verdict,
-    classify,
+    Unavailable,
 )
 from headrace.goclient import calls, protocol
 from headrace.goclient.calls import Seat
 from headrace.goclient.events import Added, Disowned, Event, Expired, Terminated
 from headrace.goclient.holder import Holder, Holding
 from headrace.goclient.protocol import Announcement, GoNames, consumer_name, read_lock
+from headrace.goclient.reader import BLOCK_MS, Reader
 from headrace.goclient.scanner import Rules, Scanner
 from headrace.goclient.ways import Ways
 from headrace.hints import Hints
 from headrace.names import check_owner, keys_of
 from headrace.options import Duration, duration_ms, whole_number
-from headrace.policy import reconnect_delay_ms
 from headrace.redis import commands, scripts
+from headrace.redis.replies import Move
+from headrace.redis.trust import Trust
 
 if TYPE_CHECKING:
     from headrace.app import App
 
 log = logging.getLogger("headrace")
 
-READ_LIMIT = 100  # entries read at once: the Go client takes all there are
-BLOCK_MS = 1_000
 MAX_STREAMS = 10_000
 
 
@@ -83,9 +81,6 @@ class GoClient:
         self._events: asyncio.Queue[Event] = asyncio.Queue()
         self._expired: asyncio.Queue[tuple[str, str]] = asyncio.Queue()
         self._tasks: list[asyncio.Task[None]] = []
-        self._freed = asyncio.Event()
-        self._groupless = False  # the server said NOGROUP
-        self._blocked = False
         self._stopping = False
         self._ended = False
 
@@ -119,14 +114,24 @@ class GoClient:
         self._read_link = server.link(f"{name}:go-read", at=self.names.stream)
         self._link = server.link(f"{name}:go")
         self._seat = self._seat._replace(spreads=self._link.spreads)
-        self._ways = Ways(self._seat, self._link, maxlen=self._rules.dead_letters_maxlen)
+        self._trust = Trust(self._link, self._seat.lock_ms, quiet_ms=self._seat.lock_ms)
+        self._ways = Ways(self._seat, self._link, self._trust, maxlen=self._rules.dead_letters_maxlen)
         try:
             await self._ensure_group()
             await self._read_link.open()
         except BaseException:
             await self._link.close()
             raise
-        self._scanner = Scanner(self._seat, self._link, self._ways, self._rules, self._app.recorder, self._held)
+        self._scanner = Scanner(
+            self._seat, self._link, self._ways, self._trust, self._rules, self._app.recorder, self._held
+        )
+        self._reader = Reader(
+            *(self._seat, self._read_link, self._ways, self._held),
+            limit=self._limit,
+            added=self._added,
+            bury=self._scanner.bury,
+            regroup=self._ensure_group,
+        )
         self._holder = Holder(server, self._seat, self._held, lost=self._lost, failed=self._fail)
 
         def expired(key: str) -> None:
@@ -136,8 +141,11 @@ class GoClient:
         self._hints = Hints(server, self.consumer, expired)
         self._holder.start()
         self._hints.start()
-        for work in (self._read(), self._scanner.run(), self._listen()):
+        for work in (self._reader.run(), self._scanner.watch(), self._scanner.run(), self._listen()):
             self._watch(work)
+
+    async def _ensure_group(self) -> None:
+        await self._link.call(scripts.ensure_group(keys_of(self.names.stream), self.names.group, "0"))
 
     async def events(self) -> AsyncIterator[Event]:
         """Added, Expired, Disowned as they come; Terminated is the last."""
@@ -152,12 +160,12 @@ class GoClient:
         if self._ended:
             return
         self._ended = self._stopping = True
-        self._freed.set()
         if not self._tasks:
             self._events.put_nowait(Terminated("done"))
             return
+        self._reader.stop()
         reading, *others = self._tasks
-        if self._blocked and self._read_link.is_open and self._read_link.client_id:
+        if self._reader.blocked and self._read_link.is_open and self._read_link.client_id:
             unblock = commands.unblock(self._read_link.client_id).aimed(self.names.stream)
             await self._quietly(self._link.call(unblock))
         await asyncio.wait({reading}, timeout=2 * BLOCK_MS / 1000)
@@ -165,14 +173,25 @@ class GoClient:
             task.cancel()
         await asyncio.gather(reading, *others, return_exceptions=True)
         for one in list(self._held.values()):
-            back = self._ways.requeue(one.announcement.stream, one.id, "release", max_retries=self._rules.max_retries)
-            await self._quietly(back)
+            await self._quietly(self._hand_back(one.announcement.stream, one.id))
             self._held.pop(one.id, None)
+        for id_, fields in self._reader.unheld:
+            with contextlib.suppress(DecodeError):  # whoever scans buries it
+                await self._quietly(self._hand_back(Announcement.read(fields).stream, id_))
         await self._holder.stop()
         await self._hints.stop()
         await self._read_link.close()
         await self._link.close()
         self._events.put_nowait(Terminated("done"))
+
+    def _hand_back(self, stream: str, id_: str) -> Coroutine[Any, Any, Move]:
+        return self._ways.requeue(stream, id_, "release", max_retries=self._rules.max_retries)
+
+    def reset_topology(self) -> None:
+        """Read the map of the cluster again, and listen for locks at the master that is this consumer's by it."""
+        self._app.reset_topology()
+        if self._tasks:
+            self._hints.reset_topology()
 
     # ── what a consumer does ──
 
@@ -181,8 +200,14 @@ class GoClient:
         return await self._app.link.call(calls.announce(self.names, Announcement(stream, info or {})))
 
     async def claim(self, expired: Expired) -> None:
-        """Put what a dead owner had back into the pool; whoever reads it gets Added. Raises AlreadyClaimed."""
-        move = await self._scanner.recover(expired.id, self._seat.lock_ms)
+        """Put what a dead owner had back into the pool; whoever reads it gets Added. Raises AlreadyClaimed.
+
+        Right after an outage it waits for a lock's life: its owner may be alive, and locks it again then (SPEC 20).
+        """
+        while (move := await self._scanner.recover(expired.id, self._seat.lock_ms)).kind == "unsure":
+            await self._trust.pause()
+            if self._stopping:
+                raise Unavailable(f"{expired.stream!r} ({expired.id}) is not claimed: this client has ended")
         if move.kind not in ("requeued", "buried"):
             raise AlreadyClaimed(
                 f"{expired.stream!r} ({expired.id}) is {move.kind}: nothing is left to be claimed",
@@ -202,7 +227,7 @@ class GoClient:
         again, one.finishing = one.finishing, True
         said = await self._ways.done(one.announcement.stream, one.id)
         self._held.pop(one.id, None)
-        self._freed.set()
+        self._reader.freed()
         if said.kind == "ok" or (said.kind == "gone" and again):
             return
         self._count("recovery_duplicate_ack_total")
@@ -211,78 +236,33 @@ class GoClient:
 
     # ── the tasks ──
 
-    async def _read(self) -> None:
-        tries = 0
-        while not self._stopping:
-            try:
-                await self._read_once()
-                tries = 0
-            except NoGroup:
-                self._groupless = True
-            except HeadraceError as error:
-                if classify(error) is Verdict.FATAL:
-                    raise
-                log.warning("goclient.reader_waits stream=%s: %s", self.names.stream, error)
-                await asyncio.sleep(reconnect_delay_ms(tries, random.random()) / 1000)
-                tries += 1
-
-    async def _ensure_group(self) -> None:
-        await self._link.call(scripts.ensure_group(keys_of(self.names.stream), self.names.group, "0"))
-        self._groupless = False
-
-    async def _read_once(self) -> None:
-        if self._groupless:
-            await self._ensure_group()
-        free = self._limit - len(self._held)
-        if free <= 0:
-            self._freed.clear()
-            await self._freed.wait()
-            return
-        self._blocked = True
-        try:
-            entries = await self._read_link.call(
-                calls.read(self._seat, min(free, READ_LIMIT), BLOCK_MS), wait_ms=BLOCK_MS
-            )
-        finally:
-            self._blocked = False
-        for raw_id, fields, *_ in entries:
-            await self._take(raw_id.decode(), fields)
-
-    async def _take(self, id_: str, fields: list[bytes]) -> None:
-        try:
-            announcement = Announcement.read(fields)
-        except DecodeError as error:
-            log.warning("goclient.unparseable stream=%s id=%s: %s", self.names.stream, id_, error)
-            await self._scanner.bury(id_)
-            return
-        said = await self._ways.hold(announcement.stream, id_)
-        if said.kind != "ok":
-            log.warning("goclient.not_mine stream=%s id=%s: %s", announcement.stream, id_, said)
-            return
-        self._held[id_] = Holding(id_, announcement)
-        attempt = announcement.retries + 1
-        self._events.put_nowait(Added(announcement.stream, announcement.info, id_, attempt))
-
     async def _listen(self) -> None:
         """From a lock that ran out to Expired: only what is pending in this service's group, with who had it."""
         while True:
             stream, id_ = await self._expired.get()
+            while not self._trust.until_ms:
+                await self._trust.pause()  # live owners lock first
             if id_ in self._held:
                 continue  # mine: the holder takes the lock again, or hears that it is lost
             try:
                 rows = await self._link.call(calls.pending(self._seat, id_, 1, end=id_))
+                holder = await self._link.call(calls.holder(self._seat, stream, id_)) if rows else ""
             except HeadraceError as error:
                 log.debug("goclient.hint_dropped %s: %s", stream, error)
                 continue
-            if rows:
+            if rows and not holder:
                 self._events.put_nowait(Expired(stream, rows[0].owner, id_))
 
     # ── what happens to it ──
 
+    def _added(self, one: Holding) -> None:
+        told = one.announcement
+        self._events.put_nowait(Added(told.stream, told.info, one.id, told.retries + 1))
+
     def _lost(self, one: Holding) -> None:
         if self._held.get(one.id) is one and not one.finishing:
             del self._held[one.id]
-            self._freed.set()
+            self._reader.freed()
             self._count("lost_total")
             self._events.put_nowait(Disowned(one.announcement.stream, one.id))
 
@@ -292,13 +272,16 @@ class GoClient:
         self._tasks.append(task)
 
     def _task_ended(self, task: asyncio.Task[None]) -> None:
-        if not task.cancelled() and isinstance(error := task.exception(), HeadraceError):
+        if not task.cancelled() and (error := task.exception()) is not None:
             self._fail(error)
 
-    def _fail(self, error: HeadraceError) -> None:
-        log.error("goclient.failed consumer=%s: %s", self.consumer, error)
+    def _fail(self, error: BaseException) -> None:
+        """Without this task or thread a client is half a client: whoever listens has to know, and to call done()."""
+        reason = str(error) if isinstance(error, HeadraceError) else f"{type(error).__name__}: {error}"
+        log.error("goclient.failed consumer=%s: %s", self.consumer, reason)
         self._stopping = True
-        self._events.put_nowait(Terminated(str(error)))
+        self._reader.stop()
+        self._events.put_nowait(Terminated(reason))
 
     def _count(self, name: str) -> None:
         self._app.recorder.count(name, 1, stream=self.names.stream, group=self.names.group)

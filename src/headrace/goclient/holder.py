@@ -45,7 +45,7 @@ class Holder:
         held: dict[str, Holding],
         *,
         lost: Callable[[Holding], None],
-        failed: Callable[[HeadraceError], None],
+        failed: Callable[[Exception], None],
     ) -> None:
         self._seat = seat
         self._held = held
@@ -88,6 +88,9 @@ class Holder:
                 self._failing = False
             except HeadraceError as error:
                 self._report(error)
+            except Exception as error:  # noqa: BLE001 - a bug: locks must not run out without a word
+                self._stop.set()
+                self._tell(self._failed, error)
 
     def _extend(self, chunk: list[Holding], now: float) -> None:
         held = self._heard(chunk, calls.hold)

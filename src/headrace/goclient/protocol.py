@@ -9,13 +9,15 @@
     lbs-input    {"DataStreamName": "room:42", "Info": {"tenant": "a"}}
     _retry_count 1                               on copies alone
 
-Go reads JSON names in any case and ignores what it does not know; so does this.
+Go reads JSON names in any case and ignores what it does not know; so does this. Go puts U+FFFD for every byte that is
+no UTF-8 and for half a surrogate pair; so does this, because a Go pod's lock has that name.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -39,6 +41,7 @@ MAX_RETRIES = 3
 DEAD_LETTERS_MAXLEN = 10_000
 _NAME = FIELD.encode()
 _COUNT = RETRY_COUNT.encode()
+_NO_TEXT = re.compile("[\ud800-\udfff]")  # half a surrogate pair, or a byte that is no UTF-8 (surrogateescape)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,16 +97,18 @@ class Announcement:
     retries: int = 0
 
     def json(self) -> str:
-        """As Go's json.Marshal writes it."""
+        """As Go's json.Marshal writes it. Raises EncodeError."""
         try:
-            return json.dumps(
+            told = json.dumps(
                 {"DataStreamName": self.stream, "Info": dict(self.info) or None},
                 separators=(",", ":"),
                 ensure_ascii=False,
                 allow_nan=False,
             )
-        except (TypeError, ValueError) as error:
-            raise EncodeError(f"info of {shown(self.stream)} is no JSON: {error}") from error
+            told.encode()
+        except (TypeError, ValueError, RecursionError) as error:
+            raise EncodeError(f"name or info of {shown(self.stream)} is no JSON: {error}") from error
+        return told
 
     @classmethod
     def read(cls, fields: list[bytes]) -> Announcement:
@@ -112,11 +117,15 @@ class Announcement:
         if raw is None:
             raise DecodeError(f"an entry without the field {FIELD!r}")
         try:
-            told = json.loads(raw)
-        except ValueError as error:
+            told = json.loads(_as_go_reads(raw.decode("utf-8", "surrogateescape")))
+        except (ValueError, RecursionError) as error:
             raise DecodeError(f"{FIELD} is no JSON: {error}") from error
         words = {name.lower(): value for name, value in told.items()} if isinstance(told, dict) else {}
         stream, info = words.get("datastreamname"), words.get("info") or {}
         if not isinstance(stream, str) or not stream or not isinstance(info, dict):
             raise DecodeError(f"{FIELD} names no data stream, or its Info is no object")
-        return cls(stream, info, retry_count(find_field(fields, _COUNT) or b""))
+        return cls(_as_go_reads(stream), info, retry_count(find_field(fields, _COUNT) or b""))
+
+
+def _as_go_reads(text: str) -> str:
+    return _NO_TEXT.sub("\ufffd", text)

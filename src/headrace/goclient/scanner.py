@@ -3,6 +3,9 @@
 The same settings and the same decision, with two differences: looking at the lock, appending, acking and deleting are
 one step, so nothing falls out between two of them; and the scan follows its cursor, so that a first page of live owners
 does not hide the orphans behind it.
+
+Nobody goes by a missing lock within a lock's life after a connect, or after the server stood still: live owners lock
+first then (SPEC 20). So the server's clock is looked at four times in a lock's life, whether there is a scan or not.
 """
 
 from __future__ import annotations
@@ -22,6 +25,7 @@ from headrace.goclient.ways import Ways
 from headrace.recorder import Recorder
 from headrace.redis.link import Link
 from headrace.redis.replies import Move
+from headrace.redis.trust import LOOKS, Trust
 
 log = logging.getLogger("headrace")
 
@@ -41,22 +45,40 @@ class Rules:
 
 class Scanner:
     def __init__(
-        self, seat: Seat, link: Link, ways: Ways, rules: Rules, recorder: Recorder, mine: Container[str]
+        self,
+        seat: Seat,
+        link: Link,
+        ways: Ways,
+        trust: Trust,
+        rules: Rules,
+        recorder: Recorder,
+        mine: Container[str],
     ) -> None:
         self._seat = seat
         self._link = link
         self._ways = ways
+        self._trust = trust
         self._rules = rules
         self._recorder = recorder
         self._mine = mine
         self._labels = {"stream": seat.names.stream, "group": seat.names.group}
 
-    async def run(self) -> None:
-        """Scan once, then at every interval. A scan that fails says nothing about any owner."""
-        await asyncio.sleep(self._seat.lock_ms / 1000)  # after a restart of the server live owners lock first
+    async def watch(self) -> None:
+        """Hear from the server often enough to know when it was away. Raises what nobody can help."""
         while True:
             try:
-                await self.scan()
+                self._trust.heard(await self._link.call(calls.server_ms(self._seat)))
+            except HeadraceError as error:
+                if classify(error) is Verdict.FATAL:
+                    raise
+            await asyncio.sleep(self._seat.lock_ms / 1000 / LOOKS)
+
+    async def run(self) -> None:
+        """Scan once, then at every interval. A scan that fails says nothing about any owner."""
+        while True:
+            try:
+                while not await self.scan():
+                    await self._trust.pause()
             except NoGroup:
                 log.debug("goclient.scan: no group yet")
             except HeadraceError as error:
@@ -65,7 +87,10 @@ class Scanner:
                 log.warning("goclient.scan_waits stream=%s: %s", self._seat.names.stream, error)
             await asyncio.sleep(self._rules.interval_ms / 1000 * (1 + JITTER * random.random()))
 
-    async def scan(self) -> None:
+    async def scan(self) -> bool:
+        """Look at everything once. False: locks cannot be trusted just now, and some was left as it is."""
+        if not self._trust.until_ms:
+            return False
         begun, cursor = time.monotonic(), "-"
         await self._ways.deliver_letters()  # of whoever died before it could
         while cursor:
@@ -74,12 +99,19 @@ class Scanner:
             )
             for row in rows:
                 if row.id not in self._mine:
-                    self._report(row.id, await self.recover(row.id, self._rules.min_idle_ms))
+                    move = await self.recover(row.id, self._rules.min_idle_ms)
+                    if move.kind == "unsure":
+                        return False
+                    self._report(row.id, move)
             cursor = f"({rows[-1].id}" if len(rows) == self._rules.batch else ""
         self._recorder.observe("recovery_scan_duration_seconds", time.monotonic() - begun, **self._labels)
+        return True
 
     async def recover(self, id_: str, min_idle_ms: int) -> Move:
-        """Requeue one entry if nobody is on it. What cannot be read goes to the dead letters, for everybody."""
+        """Requeue one entry if nobody is on it. What cannot be read goes to the dead letters, for everybody.
+
+        "unsure": nobody has a lock on it, which says nothing just now.
+        """
         rules = self._rules
         found = await self._link.call(calls.entry(self._seat, id_))
         try:

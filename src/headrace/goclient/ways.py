@@ -7,7 +7,8 @@ unless one {tag} is in all of them, and nothing about two slots can be one step.
     done      acked and deleted before the protocol's lock goes
     requeue   the protocol's lock is looked at first; idle clock and the lock beside the entry in the step that appends
               and acks. An owner of ours that is alive has renewed both, so it is not robbed in between. One of a Go pod
-              renews neither: between the two looks there is the moment that its own scan has, too
+              renews neither: between the two looks there is the moment that its own scan has, too. A server that was
+              silent for longer in between makes it "unsure" (SPEC 20)
     bury      to {<service>-input}:dlq in that step, and from there to the protocol's dead letters: append, then delete.
               A crash between the two leaves it in both, never in none
 """
@@ -20,12 +21,14 @@ from headrace.goclient import calls
 from headrace.goclient.calls import Said, Seat, Way
 from headrace.redis.link import Link
 from headrace.redis.replies import Move
+from headrace.redis.trust import Trust
 
 
 class Ways:
-    def __init__(self, seat: Seat, link: Link, *, maxlen: int) -> None:
+    def __init__(self, seat: Seat, link: Link, trust: Trust, *, maxlen: int) -> None:
         self._seat = seat
         self._link = link
+        self._trust = trust
         self._maxlen = maxlen
 
     async def hold(self, stream: str, id_: str) -> Said:
@@ -45,14 +48,16 @@ class Ways:
 
     async def requeue(self, stream: str, id_: str, way: Way, **limits: Any) -> Move:
         """Append it again, or bury it. ``stream`` "": the entry names none, so there is no lock either."""
-        apart = stream != "" and calls.is_apart(self._seat, stream, id_)
+        apart, until_ms = stream != "" and calls.is_apart(self._seat, stream, id_), self._trust.until_ms
         if apart:
             holder = await self._holder(stream, id_)
             if way == "retry" and holder:
                 return Move("alive")
             if way == "release" and holder not in ("", self._seat.value):
                 return Move("taken", holder=holder)
-        move = await self._link.call(calls.requeue(self._seat, stream, id_, way, maxlen=self._maxlen, **limits))
+            until_ms = min(until_ms, self._trust.until_ms)
+        limits = {"maxlen": self._maxlen, "until_ms": until_ms, **limits}
+        move = await self._link.call(calls.requeue(self._seat, stream, id_, way, **limits))
         if apart and way == "release" and move.kind in ("requeued", "buried"):
             await self._link.call(calls.unlock(self._seat, stream, id_))
         if move.kind == "buried":

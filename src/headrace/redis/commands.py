@@ -215,11 +215,6 @@ def values(keys: Sequence[str]) -> Call[list[bytes | None]]:
     return Call(("MGET", *keys), list)
 
 
-def remember(key: str, value: Wire) -> Call[None]:
-    """Write a string unless there is one."""
-    return Call(("SET", key, value, "NX"), nothing)
-
-
 def type_of(key: str) -> Call[str]:
     return Call(("TYPE", key), text)
 

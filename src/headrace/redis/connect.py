@@ -19,9 +19,11 @@ from headrace.endpoint import Endpoint, parse_url
 from headrace.errors import ConfigError, HeadraceError
 from headrace.redis import tls
 from headrace.redis.line import Line
-from headrace.redis.link import Explain, Link, SyncLink
+from headrace.redis.lines import Explain
+from headrace.redis.link import Link
 from headrace.redis.routes import BySentinel, InCluster, OneNode
 from headrace.redis.subscription import Subscription
+from headrace.redis.synclink import SyncLink
 from headrace.redis.topology import Node, slot_of
 
 log = logging.getLogger("headrace")
@@ -66,17 +68,17 @@ class Server:
         """What one server publishes under a pattern of channels."""
         return Subscription(Line(self._dial(async_connections, node)), pattern, name)
 
-    def place(self, stream: str) -> Node | None:
-        """The master that serves a stream, as far as is known without asking; None outside a cluster.
+    def place(self, key: bytes | str | float) -> Node | None:
+        """The master that serves a key, as far as is known without asking; None outside a cluster.
 
         What must not wait for another shard's trouble is kept apart by it.
         """
-        return self.route.map.master(slot_of(stream)) if isinstance(self.route, InCluster) else None
+        return self.route.map.master(slot_of(key)) if isinstance(self.route, InCluster) else None
 
     def reset_topology(self) -> None:
         """Read the map of the cluster, or the primary's address, again before the next call."""
         if not isinstance(self.route, OneNode):
-            self.route.expire()
+            self.route.reset()
 
     def _dial(self, module: Any, node: Node, *, sentinel: bool = False, timeout_ms: int | None = None) -> Any:
         """Make (not yet open) one connection of redis-py: RESP2, raw replies, no retries of its own."""

@@ -10,7 +10,7 @@ import asyncio
 import logging
 import random
 from collections import deque
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 from headrace.errors import HeadraceError, Unavailable, Verdict, classify
 from headrace.policy import reconnect_delay_ms
@@ -25,6 +25,12 @@ BATCH: Final = 200
 PAUSE_CAP_MS: Final = 1_000  # outcomes are short of time: siblings wait for them
 
 Waiting = tuple[Call[Any], "asyncio.Future[Any]"]
+
+
+class Calls(Protocol):
+    """Whoever sends a call until it is answered: one gather, or one for each shard (shards.Spread)."""
+
+    async def call(self, call: Call[T]) -> T: ...
 
 
 class Gather:

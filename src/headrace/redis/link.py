@@ -1,175 +1,36 @@
-"""What calls are sent over: :class:`Link` for the event loop, :class:`SyncLink` for threads.
+"""The link: what calls are sent over by the event loop. Threads have :class:`SyncLink`.
 
-Both drive the conversations of talk.py: connect with the first call, send packed calls to the server that holds their
+It drives the conversations of talk.py: connect with the first call, send packed calls to the server that holds their
 keys, load a script a server does not know, follow a slot or a primary that has moved, and drop a connection on any
 doubt about where in the reply stream it stands. No call that may have happened is re-sent behind the caller's back: a
 cut reply raises Unavailable, and the caller knows what may be repeated.
 
 A link that serves one stream (``at``) has one connection, which follows the stream; any other has a connection to each
-server that it needs. ``epoch`` counts connects and moves, and ``connected_at`` (monotonic seconds) says when the last
-one was, for the rule that nobody rescues right after it (SPEC 20). ``client_id`` is the server's name for the
-connection: CLIENT UNBLOCK, LIST, KILL use it, at the server ``node``.
+server that it needs.
 """
 
 from __future__ import annotations
 
 import asyncio
-import re
-import time
-from collections.abc import Callable, Generator, Sequence
-from typing import Any, Generic, Protocol, TypeGuard, TypeVar
+from collections.abc import Generator, Sequence
+from typing import Any, TypeVar
 
 from redis.exceptions import RedisError
 
-from headrace.errors import HeadraceError, MissingRight, Unavailable
-from headrace.redis.calls import Call, Script
+from headrace.errors import HeadraceError, Unavailable
+from headrace.redis.calls import Call
 from headrace.redis.faults import translate
-from headrace.redis.line import Line, SyncLine, greeting
-from headrace.redis.talk import Ask, Failed, Pause, Route, Send, Step, packed, talk
+from headrace.redis.line import Line
+from headrace.redis.lines import Dial, Lines, is_plain, values
+from headrace.redis.patience import Patience
+from headrace.redis.talk import Ask, Failed, Pause, Route, Send, Step
 from headrace.redis.topology import Node
 
 T = TypeVar("T")
 Result = TypeVar("Result")
 
-_COMMAND = re.compile(r"redis\.p?call\('([A-Z]+)'|\{'(X[A-Z]+)'|command == '([A-Z]+)'")
 
-
-class Dial(Protocol):
-    """Makes (and does not open) a connection of redis-py to a node."""
-
-    def __call__(self, node: Node, *, sentinel: bool = False) -> Any: ...
-
-
-Explain = Callable[[Node, Exception], HeadraceError]
-"""What it means that a connection to a node ended before its first answer. May ask the server, and blocks then."""
-
-
-def _read(call: Call[T], reply: Any) -> T | HeadraceError:
-    """Turn one raw reply into the call's value, or into the error it stands for."""
-    if isinstance(reply, Failed):
-        return reply.error
-    if isinstance(reply, Exception):
-        error = translate(reply)
-        return _named(error, call.script) if isinstance(error, MissingRight) and call.script is not None else error
-    return call.parse(reply)
-
-
-def _values(calls: Sequence[Call[Any]], replies: Sequence[Any]) -> list[Any]:
-    """One value for each call. Raises if none of them was answered."""
-    if replies and all(isinstance(reply, Failed) for reply in replies):
-        raise replies[0].error
-    return [_read(call, reply) for call, reply in zip(calls, replies, strict=True)]
-
-
-def _is_plain(answer: list[Any] | Failed) -> TypeGuard[list[Any]]:
-    return type(answer) is list and not any(isinstance(reply, Exception) for reply in answer)
-
-
-def _named(error: MissingRight, script: Script) -> MissingRight:
-    """Servers before 7.0 do not say which command of a script is forbidden: name those it uses."""
-    if error.command:
-        return error
-    used = sorted({name for found in _COMMAND.findall(script.text) for name in found if name})
-    return MissingRight(f"{error} (script {script.name} uses {', '.join(used)})", command=" ".join(used), key=error.key)
-
-
-AnyLine = TypeVar("AnyLine", Line, SyncLine)
-
-
-class _Lines(Generic[AnyLine]):
-    """The connections of a link, by node; what both kinds of links know about themselves."""
-
-    def __init__(
-        self,
-        dial: Dial,
-        route: Route,
-        *,
-        name: str,
-        timeout_ms: int,
-        at: str = "",
-        explain: Explain | None = None,
-    ) -> None:
-        self._dial = dial
-        self._route = route
-        self._explain = explain  # where there may be more to say than that it is away
-        self._at = at
-        self._one = at != "" or not route.spreads  # one server at a time is enough
-        self.name = name  # of its connections, as CLIENT LIST shows it
-        self._hello = greeting(name, role=route.asks_role)
-        self._timeout_s = timeout_ms / 1000
-        self._lines: dict[Node, AnyLine] = {}
-        self.node: Node | None = None  # where the last call went
-        self.epoch = 0
-        self.connected_at = 0.0
-        self.client_id = 0  # also when the connection is gone: the server may still have it
-        self.sent = 0  # commands sent, for the bench and the tests
-
-    @property
-    def is_open(self) -> bool:
-        """Whether there is a connection that the server has not closed, as far as can be told without asking."""
-        line = self._line
-        return line is not None and line.is_open
-
-    @property
-    def client_ids(self) -> list[int]:
-        """The ids of all its connections, each at its own server."""
-        return [line.client_id for line in list(self._lines.values()) if line.client_id]
-
-    @property
-    def nodes(self) -> tuple[Node, ...]:
-        """The servers it has connections to."""
-        return tuple(self._lines)
-
-    @property
-    def spreads(self) -> bool:
-        """Whether keys are on several servers, and one call may not name keys of two slots."""
-        return self._route.spreads
-
-    @property
-    def may_move(self) -> bool:
-        """Whether another server may take over, so that it is worth looking for it every moment."""
-        return self._route.moves
-
-    def _talk(
-        self, calls: Sequence[Call[Any]], begun: tuple[Send, list[Any] | Failed] | None = None
-    ) -> Generator[Step, Any, list[Any]]:
-        """A conversation that waits no longer than an answer may take."""
-        return talk(calls, self._route, self._at, begun, patience_s=self._timeout_s)
-
-    @property
-    def _line(self) -> AnyLine | None:
-        return None if self.node is None else self._lines.get(self.node)
-
-    def _plainly(self, calls: Sequence[Call[Any]]) -> Send | None:
-        """The one write that is nearly always all there is. None: several servers, or nobody knows which."""
-        if not self._one or any(call.at is not None for call in calls):
-            return None
-        node = self._route.settled(self._at)
-        if node is None:
-            return None
-        return Send(node, [packed(call) for call in calls], list(range(len(calls))))
-
-    def _begun(self) -> None:
-        """There is a new connection, or another server: whoever counts on the leases' clock has to wait."""
-        self.epoch += 1
-        self.connected_at = time.monotonic()
-
-    def _serves(self, send: Send, line: AnyLine) -> list[Node]:
-        """Note where the calls go now. Answers the servers that are of no use any more because the stream has moved."""
-        if send.passing:
-            return []
-        self.client_id = line.client_id
-        if send.node == self.node:
-            return []
-        moved = self._one and self.node is not None
-        self.node = send.node
-        if not moved:
-            return []
-        self._begun()
-        return [node for node in self._lines if node != send.node]
-
-
-class Link(_Lines[Line]):
+class Link(Lines[Line]):
     """The asyncio link, of one user at a time; a lock keeps others waiting."""
 
     def __init__(self, dial: Dial, route: Route, **settings: Any) -> None:
@@ -198,11 +59,11 @@ class Link(_Lines[Line]):
         async with self._lock:
             send = self._plainly(calls)
             if send is None:
-                return _values(calls, await self._drive(self._talk(calls), wait_ms / 1000))
+                return values(calls, await self._drive(self._talk(calls), wait_ms / 1000))
             answer = await self._send(send, wait_ms / 1000)
-            if _is_plain(answer):
+            if is_plain(answer):
                 return [call.parse(reply) for call, reply in zip(calls, answer, strict=True)]
-            return _values(calls, await self._drive(self._talk(calls, (send, answer)), wait_ms / 1000))
+            return values(calls, await self._drive(self._talk(calls, (send, answer)), wait_ms / 1000))
 
     async def masters(self) -> tuple[Node, ...]:
         """All servers that hold keys; ``call.aimed(node)`` is sent to one of them."""
@@ -246,7 +107,7 @@ class Link(_Lines[Line]):
         """Connect if needed, send, read as many replies as were sent; any failure on the way drops the connection."""
         sending = False
         try:
-            async with asyncio.timeout(self._timeout_s + wait_s):
+            async with Patience(self._timeout_s + wait_s):
                 line = self._lines.get(send.node)
                 if line is None or not line.is_open:
                     line = await self._connect(send.node)
@@ -294,112 +155,6 @@ class Link(_Lines[Line]):
         line = self._lines.pop(node, None)
         if line is not None:
             await line.close()
-
-
-class SyncLink(_Lines[SyncLine]):
-    """The same for threads: blocking, not shared between threads."""
-
-    def open(self) -> None:
-        node = self._drive(self._route.node(self._at or None))
-        answer = self._send(Send(node, [], []))
-        if isinstance(answer, Failed):
-            self._route.lost(node)
-            raise answer.error
-
-    def call(self, call: Call[T]) -> T:
-        (value,) = self.pipe((call,))
-        if isinstance(value, HeadraceError):
-            raise value
-        return value  # type: ignore[no-any-return]
-
-    def pipe(self, calls: Sequence[Call[Any]]) -> list[Any]:
-        send = self._plainly(calls)
-        if send is None:
-            return _values(calls, self._drive(self._talk(calls)))
-        answer = self._send(send)
-        if _is_plain(answer):
-            return [call.parse(reply) for call, reply in zip(calls, answer, strict=True)]
-        return _values(calls, self._drive(self._talk(calls, (send, answer))))
-
-    def masters(self) -> tuple[Node, ...]:
-        return self._drive(self._route.masters())
-
-    def close(self) -> None:
-        lines = list(self._lines.values())
-        self._lines.clear()
-        for line in lines:
-            line.close()
-
-    def ready(self, key: Any) -> Any:
-        """The open connection of redis-py to the server that holds a key, for who reads its socket (spark/wire.py)."""
-        node = self._drive(self._route.node(self._at or key))
-        answer = self._send(Send(node, [], []))
-        if isinstance(answer, Failed):
-            self._route.lost(node)
-            raise answer.error
-        return self._lines[node].connection
-
-    def _drive(self, steps: Generator[Step, Any, Result]) -> Result:
-        try:
-            step = next(steps)
-            while True:
-                step = steps.send(self._do(step))
-        except StopIteration as end:
-            return end.value  # type: ignore[no-any-return]
-        finally:
-            steps.close()
-
-    def _do(self, step: Step) -> Any:
-        if isinstance(step, list):
-            return [self._send(send) for send in step]
-        if isinstance(step, Ask):
-            return self._ask(step)
-        time.sleep(step.seconds)
-        return None
-
-    def _send(self, send: Send) -> list[Any] | Failed:
-        sending = False
-        try:
-            line = self._lines.get(send.node)
-            if line is None or not line.is_open:
-                line = self._connect(send.node)
-            for left in self._serves(send, line):
-                self._drop(left)
-            self.sent += len(send.packed)
-            sending = bool(send.packed)
-            return line.exchange(send.packed)
-        except BaseException as error:
-            self._drop(send.node)
-            if isinstance(error, (RedisError, OSError, HeadraceError)):
-                return Failed(translate(error) if sending else self._explained(send.node, error), sending)
-            raise
-
-    def _explained(self, node: Node, error: Exception) -> HeadraceError:
-        return translate(error) if self._explain is None else self._explain(node, error)
-
-    def _connect(self, node: Node) -> SyncLine:
-        self._drop(node)
-        line = self._lines[node] = SyncLine(self._dial(node))
-        line.connect(self._hello)
-        self._begun()
-        return line
-
-    def _ask(self, ask: Ask) -> list[Any] | HeadraceError:
-        line = SyncLine(self._dial(ask.node, sentinel=ask.sentinel))
-        if ask.within_s is not None:
-            line.connection.socket_timeout = line.connection.socket_connect_timeout = ask.within_s
-        try:
-            line.connect([])
-            return line.exchange(ask.packed)
-        except (RedisError, OSError) as error:
-            return translate(error) if ask.sentinel else self._explained(ask.node, error)
-        finally:
-            line.close()
-
-    def _drop(self, node: Node) -> None:
-        line = self._lines.pop(node, None)
-        if line is not None:
-            line.close()
 
 
 def _hand_over(sends: list[Send]) -> Generator[Step, Any, list[Any]]:

@@ -26,6 +26,7 @@ _GIVE_UP = load("give_up")
 _FINISH = load("finish")
 _FINISHED = load("finished")
 _FORGET = load("forget")
+_TRIMMED = load("trimmed")
 _RAISE = load("raise")
 _BEAT = load("beat")
 _INHERIT = load("inherit")
@@ -44,11 +45,41 @@ class Announced(NamedTuple):
         return cls(reply[0].decode(), reply[1] == 1)
 
 
+class Gap(NamedTuple):
+    """Messages of an owned stream that were trimmed or deleted before anybody read them."""
+
+    messages: int
+    after: str
+    before: str
+
+    @classmethod
+    def of(cls, reply: bytes) -> Gap | None:
+        if not reply:
+            return None
+        messages, after, before = text(reply).split()
+        return cls(int(messages), after, before)
+
+
+class Trimmed(NamedTuple):
+    sure: bool  # False: it cannot be told just now, or not at all
+    noted: int  # since it was told the last time
+    gone: int  # since the stream was first owned, as it seems
+    doubtful: int  # of those not noted
+    before: str
+
+    @classmethod
+    def of(cls, reply: list[Any]) -> Trimmed:
+        sure, noted, gone, doubtful, before = reply
+        return cls(sure == 1, noted, gone, doubtful, text(before))
+
+
 class Take(NamedTuple):
     kind: Literal["ok", "done", "stale", "newer"]
     epoch: int = 0
     position: str = ""
     tries: int = 0  # handler starts since the last progress
+    read: int = 0  # messages acknowledged up to the position, by all owners
+    gap: Gap | None = None  # what was trimmed behind the position
     count: int = 0  # type: ignore[assignment]  # stale, newer: it was taken with
     holder: str = ""
 
@@ -56,7 +87,7 @@ class Take(NamedTuple):
     def of(cls, reply: list[Any]) -> Take:
         kind = reply[0].decode()
         if kind == "ok":
-            return cls("ok", reply[1], text(reply[2]), reply[3])
+            return cls("ok", reply[1], text(reply[2]), reply[3], reply[4], Gap.of(reply[5]))
         if kind == "done":
             return cls("done")
         return cls(kind, count=int(reply[2]), holder=text(reply[3]))
@@ -121,12 +152,21 @@ class Inherited(NamedTuple):
         return cls(server_ms, late == 1, _left(rows), [text(id_) for id_ in trimmed])
 
 
+class Told(NamedTuple):
+    server_ms: int
+    left: list[Left]
+
+    @classmethod
+    def of(cls, reply: list[Any]) -> Told:
+        return cls(reply[0], _left(reply[1]))
+
+
 class Claimed(NamedTuple):
-    kind: Literal["ok", "mine", "taken", "free", "gone"]
+    kind: Literal["ok", "mine", "taken", "unsure", "free", "gone"]
     id: bytes = b""
     fields: Sequence[bytes] = ()
     count: int = 0  # type: ignore[assignment]  # tuple.count is nobody's word here
-    holder: str = ""  # ok: who had it; taken: who has it
+    holder: str = ""  # ok: who had it; taken, unsure: who has it
 
     @classmethod
     def of(cls, reply: list[Any]) -> Claimed:
@@ -212,17 +252,29 @@ def inherit(
     return Call((2, keys.stream, keys.beats(group), *words), Inherited.of, _INHERIT)
 
 
-def expired(keys: Keys, group: str, owner: str, limit: int, lease_ms: int) -> Call[list[Left]]:
+def expired(keys: Keys, group: str, owner: str, limit: int, lease_ms: int) -> Call[Told]:
     """The same, only told."""
-    return Call((2, keys.stream, keys.beats(group), group, owner, limit, LEASELESS * lease_ms), _left, _EXPIRED)
+    return Call((2, keys.stream, keys.beats(group), group, owner, limit, LEASELESS * lease_ms), Told.of, _EXPIRED)
 
 
 def claim(
-    keys: Keys, group: str, owner: str, name: str, lease_ms: int, *, id_: bytes | str = "", count: int | None = None
+    keys: Keys,
+    group: str,
+    owner: str,
+    name: str,
+    lease_ms: int,
+    *,
+    id_: bytes | str = "",
+    count: int | None = None,
+    until_ms: int | None = None,
 ) -> Call[Claimed]:
-    """Take one of them. With an id and a count only if nobody has taken it since (SPEC 44)."""
+    """Take one of them. With an id and a count only if nobody has taken it since (SPEC 44).
+
+    After ``until_ms``, server time, only what an owner, or its parent, has given up by a word (SPEC 20).
+    """
     told: Wire = "" if count is None else count
-    words = (keys.stream, keys.beats(group), keys.names, group, owner, name, id_, told, LEASELESS * lease_ms)
+    until: Wire = "" if until_ms is None else until_ms
+    words = (keys.stream, keys.beats(group), keys.names, group, owner, name, id_, told, LEASELESS * lease_ms, until)
     return Call((3, *words), Claimed.of, _CLAIM)
 
 
@@ -270,13 +322,13 @@ def begin(place: Place, owner: str, epoch: int) -> Call[Tries]:
 
 
 def pos_ack(
-    place: Place, owner: str, epoch: int, id_: bytes, messages: int, *, read: bool, begins: bool = False
+    place: Place, owner: str, epoch: int, id_: bytes, messages: int, *, begins: bool = False
 ) -> Call[PositionWord]:
-    """Acknowledge everything up to an id. ``read``: the server can be told how many messages that is (7.0+).
+    """Acknowledge everything up to an id: so many messages since the last ack.
 
     ``begins``: the next message gets a handler as soon as this is answered; its try is noted in the same step.
     """
-    words = (place.data, place.own, owner, epoch, id_, messages, place.mirror, "read" if read else "", int(begins))
+    words = (place.data, place.own, owner, epoch, id_, messages, place.mirror, int(begins))
     return Call((2, *words), PositionWord.of, _POS_ACK)
 
 
@@ -287,15 +339,26 @@ def set_aside(
     id_: bytes,
     messages: int,
     *,
-    read: bool,
     extra: Mapping[str, Wire],
     maxlen: int = 0,
     prefix: str = "_",
 ) -> Call[PositionWord]:
     """The same, with the last of these messages to the dead letters of its stream."""
     keys = (place.data, place.own, keys_of(place.data).dead_letters)
-    words = (owner, epoch, id_, messages, place.mirror, "read" if read else "", maxlen, prefix)
+    words = (owner, epoch, id_, messages, place.mirror, maxlen, prefix)
     return Call((3, *keys, *words, *flat(extra.items())), PositionWord.of, _SET_ASIDE)
+
+
+def trimmed(
+    place: Place, owner: str, epoch: int, read: tuple[bytes, int], acked: tuple[bytes, int], *, most: int | None = None
+) -> Call[Trimmed]:
+    """Count what was trimmed or deleted before this owner could read it.
+
+    ``read`` and ``acked``: the last id of each kind, and how many messages up to there, by all owners. ``most``: so
+    many may be noted as gone; None: no more than are.
+    """
+    words = (place.data, place.own, owner, epoch, *read, place.mirror, "" if most is None else most, *acked)
+    return Call((2, *words), Trimmed.of, _TRIMMED)
 
 
 def give_up(place: Place, owner: str, epoch: int, change: Literal[-1, 0, 1] = 0) -> Call[Tries]:

@@ -155,7 +155,7 @@ class Replayed(NamedTuple):
 class Move(NamedTuple):
     """What became of one message that was to be requeued."""
 
-    kind: Literal["requeued", "buried", "alive", "fresh", "gone", "trimmed", "kept", "taken"]
+    kind: Literal["requeued", "buried", "alive", "fresh", "gone", "trimmed", "kept", "unsure", "taken"]
     id: str = ""  # of the copy or the dead letter
     holder: str = ""
     count: int = 0  # type: ignore[assignment]  # tuple.count is nobody's word here

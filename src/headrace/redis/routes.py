@@ -127,6 +127,10 @@ class InCluster:
         """Read the map again before the next call, if that is not too soon."""
         self._stale = True
 
+    def reset(self) -> None:
+        """Read the map again before the next call, however fresh it is: somebody has asked for it."""
+        self._stale, self._read_at = True, 0.0
+
     def _any(self) -> Node:
         """A node for what holds no key: one that was not lost just now."""
         masters = self._map.masters
@@ -225,9 +229,9 @@ class BySentinel:
         if self._told is None or self._told.primary == node:
             self._stale = True
 
-    def expire(self) -> None:
-        """Ask the sentinels again before the next call, if that is not too soon."""
-        self._stale = True
+    def reset(self) -> None:
+        """Ask the sentinels again before the next call, however fresh their answer is: somebody has asked for it."""
+        self._stale, self._asked_at = True, 0.0
 
     def _check(self) -> Steps:
         """Generator: has there been a failover? An old primary, paused and back again, does not know of it.

@@ -47,6 +47,7 @@ _STAY = load("stay")
 _REMOVE_OWNER = load("remove_owner")
 _KEEP_FLOOR = load("keep_floor")
 _ENSURE_GROUP = load("ensure_group")
+_AGREE = load("agree")
 _REGROUP = load("regroup")
 _LEVELS = load("levels")
 _TAKE_BATCH = load("take_batch")
@@ -351,6 +352,11 @@ def regroup(keys: Keys, group: str) -> Call[replies.Regrouped]:
         replies.Regrouped.of,
         _REGROUP,
     )
+
+
+def agree(keys: Keys, partitions: int) -> Call[int]:
+    """Say into how many partitions a stream is cut, unless somebody has said so before. Answers what holds."""
+    return Call((1, keys.partitions, partitions), int, _AGREE)
 
 
 def levels(keys: Keys, group: str) -> Call[replies.Levels]:

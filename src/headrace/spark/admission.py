@@ -17,8 +17,8 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from headrace.redis.calls import Call, as_is, text
-from headrace.spark.arrivals import arrivals
-from headrace.spark.counting import Top, begin, count_after, counted, rows_up_to
+from headrace.spark.arrivals import FEW, Arrivals
+from headrace.spark.counting import Top, begin, count_after, counted
 from headrace.spark.keyspace import Streams
 from headrace.spark.loss import REWOUND, Loss, judge, lost_error
 from headrace.spark.mirror import Mirror
@@ -31,7 +31,6 @@ from headrace.spark.state import Look, looks, states
 from headrace.spark.tally import collect
 from headrace.spark.wire import Wire
 
-FEW: Final = 250  # streams that are all looked at every time; of more, only those with news
 SWEEP_S: Final = 10.0  # how often all are looked at in any case: a stream that was rewound has no news
 
 log = logging.getLogger("headrace.spark")
@@ -53,6 +52,7 @@ class Admission:
         self._settings = settings
         self._wire = Wire(settings.address, "headrace-spark-driver", wait_ms=settings.block_ms)
         self._wire.link.open()
+        self._arrivals = Arrivals(settings.address, self._wire.link)
         self._streams = Streams(settings)
         self._planner = Planner(self._wire, settings)
         mirrors = settings.group is not None and settings.on_commit != "none"
@@ -140,8 +140,9 @@ class Admission:
         if not positions:
             time.sleep(blocks / 1000)
             return set()
-        news = arrivals(self._wire.link, {key: position.id for key, position in positions.items()}, blocks)
+        news = self._arrivals.wait({key: position.id for key, position in positions.items()}, blocks)
         now = time.monotonic()
+        # Of few streams all are looked at every time; of more, only those with news.
         if len(positions) <= FEW or now - self._swept_at >= SWEEP_S:
             self._swept_at = now
             return set(positions)
@@ -181,7 +182,7 @@ class Admission:
         for key, position in begun.items():
             bound = self._within_span(key, position, seen[key], tops[key])
             start = begin(position)
-            part = range_of(key, start, bound.id, seen[key], rows_up_to(start, seen[key], bound))
+            part = range_of(key, start, bound, seen[key])
             if part is not None:
                 waiting[key], bounds[key] = part, bound
             elif parse_id(tops[key].id) > start.number:  # whatever was there has been deleted
@@ -246,10 +247,10 @@ class Admission:
         ranges = []
         for key, position in begun.items():
             if key in end.streams:
-                upto = end.streams[key].id
+                top = Top(end.streams[key].id, end.streams[key].n)
                 walked = sum(rows for _, rows in marks[key]) if key in marks else None
-                part = range_of(key, begin(position), upto, seen[key], walked)
-                ranges += [part] if part is not None and part.start.id != upto else []
+                part = range_of(key, begin(position), top, seen[key], walked)
+                ranges += [part] if part is not None and part.start.id != top.id else []
         self._plans = {_told(end): Plan(_told(start), ranges, marks)}
 
     def shares(self, start: Offset, end: Offset) -> list[Share]:
@@ -287,11 +288,12 @@ class Admission:
                 log.warning("spark.lost stream=%s after=%s kind=%s lost=%s", key, position.id, loss.kind, loss.lost)
                 self._unread[key] = [loss]
             top = Top(end.streams[key].id, end.streams[key].n)
-            part = range_of(key, begin(position), top.id, seen[key], rows_up_to(begin(position), seen[key], top))
+            part = range_of(key, begin(position), top, seen[key])
             ranges += [part] if part is not None else []
         return self._planner.shares(ranges)
 
     def close(self) -> None:
+        self._arrivals.close()
         self._wire.close()
 
 

@@ -2,7 +2,8 @@
 
 Each request begins at the last id that was read, and that entry must come first again: a stream is trimmed from its
 beginning, so as long as the last entry read is there, none behind it was trimmed. Where it is not, one look says what
-happened, by the rules of loss.py. Nothing here changes anything on the server.
+happened, by the rules of loss.py. Entries that are deleted singly leave the others where they are: where the plan knew
+how many there were, fewer at the end are a loss too. Nothing here changes anything on the server.
 """
 
 from __future__ import annotations
@@ -18,13 +19,11 @@ from headrace.policy import reconnect_delay_ms
 from headrace.redis.calls import text
 from headrace.spark.loss import Loss, judge, lost_error
 from headrace.spark.offsets import Position, parse_id
+from headrace.spark.pace import Pace
 from headrace.spark.plan import Range
 from headrace.spark.state import look_calls, read_look
-from headrace.spark.wire import Reply, Wire
+from headrace.spark.wire import AnswerTooLarge, Reply, Wire
 
-FIRST_COUNT: Final = 16
-COUNT_AT_MOST: Final = 10_000  # rows in an Arrow batch: more is no quicker
-GROWTH: Final = 16
 RETRY_MS: Final = 30_000
 
 Command = tuple[bytes | str | int | float, ...]
@@ -66,19 +65,6 @@ Decode = Callable[[Wire, Reply], Chunk]
 
 
 @dataclass(slots=True)
-class Pace:
-    """How many entries to ask for, steered to a size of the answer: nobody knows how large they are beforehand."""
-
-    fetch_bytes: int
-    count: int = FIRST_COUNT
-
-    def learn(self, rows: int, size: int) -> None:
-        if rows:
-            fitting = self.fetch_bytes * rows // max(size, 1)
-            self.count = max(1, min(fitting, self.count * GROWTH, COUNT_AT_MOST))
-
-
-@dataclass(slots=True)
 class Patience:
     """How long a server that has gone is waited for. Reads may be repeated at will."""
 
@@ -113,6 +99,8 @@ class RangeReader:
         self._witness = part.witness  # the entry that the next answer must begin with
         self._asked = 0
         self._upto = parse_id(part.upto)
+        self._given = 0
+        self._lost_some = False  # and it was told already
 
     def __iter__(self) -> Iterator[Chunk]:
         done = False
@@ -129,7 +117,9 @@ class RangeReader:
             if not done:
                 self._send()
             if rows.count:
+                self._given += rows.count
                 yield rows
+        self._compare()
 
     def begin(self) -> Command:
         """The first request, for one who sends those of many ranges at once."""
@@ -140,12 +130,20 @@ class RangeReader:
         self._wire.send([self.begin()])
 
     def _next(self) -> Chunk:
-        if not self._wire.waiting:
-            self._send()
-        reply = self._wire.receive()
+        reply = self._receive()
         chunk = self._decode(self._wire, reply)
         self._pace.learn(chunk.count, reply.size)
         return chunk
+
+    def _receive(self) -> Reply:
+        """The next answer; asked for again, and less of it, while it is too large."""
+        while True:
+            if not self._wire.waiting:
+                self._send()
+            try:
+                return self._wire.receive(self._pace.most_bytes)
+            except AnswerTooLarge:
+                self._pace.shrink()
 
     def _advance(self, rows: Chunk) -> None:
         if rows.count:
@@ -171,7 +169,18 @@ class RangeReader:
             self._note(loss)
         return Listed(entries), len(entries) >= count
 
+    def _compare(self) -> None:
+        """The end: entries deleted singly, between two that were read, leave no other trace than that they lack."""
+        missing = self._part.rows - self._given
+        if not self._part.exact or missing <= 0 or self._lost_some:
+            return
+        loss = Loss("deleted", missing)
+        if self._fail_on_loss:
+            raise lost_error(self._part.key, self._part.start.id, loss)
+        self._note(loss)
+
     def _note(self, loss: Loss) -> None:
         """Something is lost, and that is to be lived with."""
+        self._lost_some = True
         at = self._at.id
         log.warning("spark.lost stream=%s after=%s kind=%s lost=%s", self._part.key, at, loss.kind, loss.lost)

@@ -14,12 +14,13 @@ from headrace.policy import spread
 from headrace.redis import commands, scripts
 from headrace.redis.calls import Wire
 from headrace.redis.replies import PendingRow
-from headrace.spark.arrivals import arrivals
+from headrace.spark.arrivals import Arrivals
 from headrace.spark.keyspace import find_streams
 from headrace.spark.loss import Loss
 from headrace.spark.source_options import SourceSettings
 from headrace.spark.taking import Taking
 from headrace.spark.tally import collect
+from headrace.spark.told import starting_ids
 
 ACK_PAGE: Final = 500
 DUE_MS: Final = 200  # how often what waits is looked at, as every worker does
@@ -37,6 +38,7 @@ class Claims:
         timeout_ms = settings.address.command_ms + settings.block_ms
         self._link = settings.address.server().sync_link("headrace-spark-driver", timeout_ms=timeout_ms)
         self._link.open()
+        self._arrivals = Arrivals(settings.address, self._link)
         self._keys: list[Keys] = []
         self._looked_at = 0.0
         self._budget: dict[str, int] | None = None  # with AvailableNow: new messages left to this run
@@ -48,18 +50,18 @@ class Claims:
         return self._keys
 
     def close(self) -> None:
+        self._arrivals.close()
         self._link.close()
 
     # ── groups ──
 
     def ensure_groups(self) -> None:
         """Make the groups that are not there. A new one begins where startingOffsets says."""
-        starting = self._settings.starting
-        for keys in self._look_up():
-            start = "0" if starting == "earliest" else "$"
-            if isinstance(starting, dict):
-                start = starting.get(keys.stream, "0")
-            self._link.call(scripts.ensure_group(keys, self._group, start))
+        found = self._look_up()
+        told = starting_ids(self._settings, [keys.stream for keys in found])
+        start = "0" if self._settings.starting == "earliest" or told is not None else "$"
+        for keys in found:
+            self._link.call(scripts.ensure_group(keys, self._group, (told or {}).get(keys.stream, start)))
 
     def bound(self) -> None:
         """Remember how many messages are new now: no more belong to this run."""
@@ -152,7 +154,7 @@ class Claims:
         if self._budget is not None or not self._settings.block_ms or not taking.last_ids:
             return False
         wait_ms = max(1, min(self._settings.block_ms, DUE_MS if taking.next_ms is None else taking.next_ms))
-        return bool(arrivals(self._link, taking.last_ids, wait_ms))
+        return bool(self._arrivals.wait(taking.last_ids, wait_ms))
 
     def held(self, owner: str) -> dict[str, list[str]]:
         """The ids of a batch by stream, without those that were tried too often."""

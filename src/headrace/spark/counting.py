@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 
 from headrace.spark.loss import Loss
 from headrace.spark.offsets import ZERO, Position, parse_id
-from headrace.spark.planner import backlog
 from headrace.spark.state import Look
 
 
@@ -30,12 +29,35 @@ def counted(position: Position, loss: Loss) -> Position:
     return replace(position, lost=lost, unknown=unknown)
 
 
-def rows_up_to(start: Position, look: Look, top: Top) -> int:
-    """How many rows there are at most up to a top."""
-    begun = _count_at(start, look)
-    if begun is not None and top.n is not None:
-        return max(1, min(top.n - begun, look.state.length))
-    return backlog(start, look)
+def rows_up_to(start: Position, look: Look, top: Top) -> tuple[int, bool]:
+    """How many rows there are at most between a position and a top, and whether there are just so many.
+
+    They are where nothing is left of what was before the position: the length says it. Else where both counts are
+    known and nothing was taken away between them.
+    """
+    state = look.state
+    to_the_end = parse_id(top.id) >= state.last
+    if to_the_end and state.first_id is not None and parse_id(state.first_id) > start.number:
+        return state.length, True
+    begun, ended = _count_at(start, look), state.added if to_the_end else top.n
+    if begun is None or ended is None:
+        return max(1, min(state.length - look.at_start, _all_since(begun, look))), False
+    rows = ended - begun
+    return max(1, min(rows, state.length)), 0 < rows <= state.length and _untouched_since(start, begun, look)
+
+
+def _all_since(begun: int | None, look: Look) -> int:
+    """What was added since a count, as far as one can tell."""
+    state = look.state
+    return state.length if begun is None or state.added is None else state.added - begun
+
+
+def _untouched_since(start: Position, begun: int, look: Look) -> bool:
+    """Whether all that was added since a position is there: neither deleted singly nor trimmed."""
+    state = look.state
+    if state.max_deleted is None or parse_id(state.max_deleted) > start.number or state.first_id is None:
+        return False
+    return parse_id(state.first_id) <= start.number or state.added == begun + state.length
 
 
 def count_after(position: Position, look: Look, rows: int) -> int | None:
@@ -47,8 +69,12 @@ def count_after(position: Position, look: Look, rows: int) -> int | None:
 
 
 def _count_at(start: Position, look: Look) -> int | None:
-    """The stream's count at a position. At the beginning of one that was only trimmed: what was trimmed."""
+    """The stream's count before the first entry behind a position: where nothing else is left, what was trimmed.
+
+    That is more than the count at the position when entries behind it were lost.
+    """
     state = look.state
-    if start.id == ZERO and start.n is None and state.added is not None and state.max_deleted == ZERO:
-        return state.added - state.length
-    return start.n
+    if state.added is None or state.max_deleted is None or state.first_id is None:
+        return start.n
+    only_trimmed = parse_id(state.max_deleted) <= start.number < parse_id(state.first_id)
+    return state.added - state.length if only_trimmed else start.n

@@ -59,7 +59,7 @@ class RedisStreams(DataSource):
         super().__init__(options)
         # With a schema of the user's, schema() is not asked. The same process makes a streaming query's sink, which
         # cannot be told apart but by its options.
-        if runs(LOADING) and any(word.lower() in READS for word in options):
+        if runs(LOADING) and self._reads:
             plainly(self._check_source)
 
     @classmethod
@@ -76,6 +76,15 @@ class RedisStreams(DataSource):
 
             return schema_of(settings.table)
         return DEFAULT
+
+    def check(self) -> None:
+        """Say what is wrong with the options of a read or a write, and whether their server lets us in."""
+        plainly(self._check_source if self._reads else self._check_sink)
+
+    def _check_sink(self) -> None:
+        from headrace.spark.sink import check_sink
+
+        check_sink(self._given)
 
     def _check_source(self) -> SourceSettings:
         from headrace.spark.source import check_server
@@ -131,6 +140,11 @@ class RedisStreams(DataSource):
         from headrace.spark.sink import make_stream_writer
 
         return plainly(lambda: make_stream_writer(self._given, schema, overwrite))
+
+    @property
+    def _reads(self) -> bool:
+        """Whether the options are those of a source."""
+        return any(word.lower() in READS for word in self.options)
 
     @property
     def _given(self) -> dict[str, Any]:

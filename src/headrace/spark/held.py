@@ -15,13 +15,14 @@ from headrace.redis.calls import text
 from headrace.redis.letters import open_copy
 from headrace.spark.chunks import Patience
 from headrace.spark.loss import Loss, lost_error
+from headrace.spark.pace import Pace, weight
 from headrace.spark.rows import Columns
 from headrace.spark.schema import layout_of
 from headrace.spark.source_options import SourceSettings
 from headrace.spark.tally import tally_ids
 from headrace.spark.wire import Wire
 
-AT_ONCE: Final = 100  # ids in one request
+AT_ONCE: Final = 100  # ids in one request, at most
 
 log = logging.getLogger("headrace.spark")
 
@@ -46,12 +47,12 @@ class HeldReader:
     def read(self, held: Held) -> Iterator[pa.RecordBatch]:
         columns = Columns(layout_of(self._schema))
         wire = Wire(self._settings.address, "headrace-spark-task")
-        patience = Patience(self._settings.retry_ms)
+        patience, pace = Patience(self._settings.retry_ms), Pace(self._settings.fetch_bytes, AT_ONCE, AT_ONCE)
         try:
-            for at in range(0, len(held.ids), AT_ONCE):
-                some = held.ids[at : at + AT_ONCE]
+            for some in pace.parts(held.ids):
                 commands = [("XRANGE", held.key, id_, id_) for id_ in some]
                 answers = patience.keep_trying(partial(wire.ask, commands))
+                pace.learn(len(some), weight(answers))
                 entries = [answer[0] for answer in answers if answer]
                 if len(entries) < len(some):
                     self._judge(wire, held, some, entries)

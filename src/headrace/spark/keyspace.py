@@ -10,7 +10,7 @@ from headrace.names import keys_of
 from headrace.partitions import Partitions
 from headrace.redis import commands
 from headrace.redis.calls import Call, as_is
-from headrace.redis.link import SyncLink
+from headrace.redis.synclink import SyncLink
 from headrace.spark.source_options import STREAMS_LIMIT, SourceSettings
 
 SCAN_COUNT: Final = 2_000

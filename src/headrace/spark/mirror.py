@@ -15,7 +15,7 @@ from typing import Any, Final
 from headrace.errors import BusyGroup, ConfigError, HeadraceError, NoGroup
 from headrace.options import shown
 from headrace.redis.calls import Call, Script, Wire, as_is, nothing, text
-from headrace.redis.link import SyncLink
+from headrace.redis.synclink import SyncLink
 from headrace.spark.offsets import Position
 from headrace.spark.state import in_parts
 

@@ -30,6 +30,7 @@ class Range:
     upto: str
     witness: str
     rows: int  # at most; an estimate where entries were deleted
+    exact: bool = False  # so many were there when it was planned: a task that finds fewer has lost some
 
 
 class Share(InputPartition):
@@ -83,17 +84,23 @@ def too_long(part: Range, step: int, most_rows: int | None) -> bool:
 
 
 def cut(part: Range, marks: Sequence[tuple[str, int]]) -> list[Range]:
-    """Split a range at ids that are there: (id, rows since the last mark). The last one is the range's end."""
+    """Split a range at ids that are there: (id, rows since the last mark). The last one is the range's end.
+
+    What went between the look that planned the range and the walk that set the marks is missed by the last piece.
+    """
     pieces: list[Range] = []
     start, witness = part.start, part.witness
     for id_, rows in marks:
-        pieces.append(Range(part.key, start, id_, witness, rows))
+        pieces.append(Range(part.key, start, id_, witness, rows, exact=True))
         n = None if start.n is None else start.n + rows
         start, witness = Position(id_, n), id_
     if not pieces:
         return [part]
     if parse_id(pieces[-1].upto) < parse_id(part.upto):  # nothing was there behind the last mark
         pieces[-1] = replace(pieces[-1], upto=part.upto)
+    if part.exact:
+        missed = max(0, part.rows - sum(rows for _, rows in marks))
+        pieces[-1] = replace(pieces[-1], rows=pieces[-1].rows + missed)
     return pieces
 
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from headrace.spark.chunks import Pace, Patience, RangeReader, listed
+from headrace.spark.chunks import Patience, RangeReader, listed
+from headrace.spark.counting import Top, rows_up_to
 from headrace.spark.loss import Loss, judge
 from headrace.spark.offsets import Position, parse_id
+from headrace.spark.pace import Pace
 from headrace.spark.plan import Range, Share, cut, pack, step_for, task_count, too_long
 from headrace.spark.source_options import SourceSettings
 from headrace.spark.state import Look
@@ -25,22 +27,13 @@ class Scan:
     marks: Marks = field(default_factory=list)
 
 
-def range_of(key: str, start: Position, upto: str, look: Look, rows: int | None = None) -> Range | None:
-    """The range after a position, if there is anything in it."""
-    if look.next_id is None or parse_id(look.next_id) > parse_id(upto):
+def range_of(key: str, start: Position, top: Top, look: Look, walked: int | None = None) -> Range | None:
+    """The range from a position to a top, if there is anything in it. ``walked``: so many rows were counted in it."""
+    if look.next_id is None or parse_id(look.next_id) > parse_id(top.id):
         return None
     witness = start.id if look.at_start else look.next_id
-    return Range(key, start, upto, witness, backlog(start, look) if rows is None else rows)
-
-
-def backlog(start: Position, look: Look) -> int:
-    """How many rows there may be after a position: exact if the count is known, never too few."""
-    if look.next_id is None:
-        return 0
-    state = look.state
-    if start.n is not None and state.added is not None:
-        return max(1, min(state.added - start.n, state.length))
-    return max(1, state.length - look.at_start)
+    rows, exact = rows_up_to(start, look, top) if walked is None else (walked, True)
+    return Range(key, start, top.id, witness, rows, exact)
 
 
 def losses(starts: Mapping[str, Position], looks: Mapping[str, Look]) -> Iterator[tuple[str, Loss]]:
@@ -57,13 +50,13 @@ class Planner:
     def __init__(self, wire: Wire, settings: SourceSettings) -> None:
         self._wire = wire
         self._settings = settings
-        self._pace = Pace(settings.fetch_bytes)
 
     def scan(self, part: Range, step: int, limit: int | None = None) -> Scan:
         """Walk over a range, to its end or for ``limit`` rows, by XRANGE: a script would hold the server up."""
         patience = Patience(self._settings.retry_ms)
+        pace = Pace(self._settings.fetch_bytes)
         reader = RangeReader(
-            self._wire, part, self._pace, listed, fail_on_loss=self._settings.fail_on_loss, patience=patience
+            self._wire, part, pace, listed, fail_on_loss=self._settings.fail_on_loss, patience=patience
         )
         rows, last_id, marks, marked = 0, part.start.id, Marks(), 0
         for chunk in reader:

@@ -8,7 +8,9 @@ from html import escape
 from typing import Any, Final
 
 COLUMNS: Final = 120  # that one plot shows
-WIDTH, HEIGHT, LEFT, BOTTOM, TOP = 720, 220, 56, 26, 10  # of a plot, in its own units
+WIDE, NARROW = 1110, 520  # plots, in units that are pixels on a full screen, so that words are as large in each
+HEIGHT, LEFT, BOTTOM, TOP = 220, 56, 26, 10
+LETTERS, LETTER = 36, 7.2  # of a name in a ranking: how many are shown, and how wide one is in a wide font
 
 STYLE: Final = """
 :root{color-scheme:light dark;--ink:#1d2733;--soft:#66727f;--line:#dfe4e8;--paper:#fbfbf9;--card:#fff;--a:#2f6f9f;
@@ -18,7 +20,7 @@ STYLE: Final = """
 *{box-sizing:border-box}body{margin:0;background:var(--paper);color:var(--ink);
 font:15px/1.5 system-ui,-apple-system,"Segoe UI",sans-serif}
 main{max-width:1180px;margin:0 auto;padding:32px 20px 60px}h1{font-size:26px;margin:0}h2{font-size:16px;margin:0 0 2px}
-p{margin:0 0 10px;color:var(--soft)}.figures{display:grid;grid-template-columns:repeat(auto-fit,minmax(150px,1fr));
+p{margin:0 0 10px;color:var(--soft)}.figures{display:grid;grid-template-columns:repeat(auto-fit,minmax(125px,1fr));
 gap:12px;margin:22px 0}.figure,section{background:var(--card);border:1px solid var(--line);border-radius:10px;
 padding:14px 16px}.figure b{display:block;font-size:24px;font-variant-numeric:tabular-nums}
 .figure span{color:var(--soft);font-size:13px}.plots{display:grid;gap:14px;
@@ -100,16 +102,16 @@ def _section(title: str, words: str, plot: str, *, wide: bool = False) -> str:
 # ── plots ────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _svg(inside: str, height: int = HEIGHT) -> str:
-    return f'<svg viewBox="0 0 {WIDTH} {height}" role="img">{inside}</svg>'
+def _svg(inside: str, width: int, height: int = HEIGHT) -> str:
+    return f'<svg viewBox="0 0 {width} {height}" role="img">{inside}</svg>'
 
 
-def _frame(most: float, shown: Callable[[float], str]) -> str:
+def _frame(most: float, shown: Callable[[float], str], width: int) -> str:
     """Three lines across, with what they stand for."""
     parts = []
     for share in (0.0, 0.5, 1.0):
         y = HEIGHT - BOTTOM - share * (HEIGHT - BOTTOM - TOP)
-        parts.append(f'<line class="axis" x1="{LEFT}" x2="{WIDTH}" y1="{y:.1f}" y2="{y:.1f}"/>')
+        parts.append(f'<line class="axis" x1="{LEFT}" x2="{width}" y1="{y:.1f}" y2="{y:.1f}"/>')
         parts.append(f'<text x="{LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{escape(shown(most * share))}</text>')
     return "".join(parts)
 
@@ -123,7 +125,7 @@ def _curve(points: Sequence[dict[str, Any]]) -> str:
     if not points:
         return ""
     most = max(point["rows"] for point in points)
-    step = (WIDTH - LEFT) / max(1, len(points) - 1)
+    step = (WIDE - LEFT) / max(1, len(points) - 1)
     at = [(LEFT + n * step, _y(point["rows"], most)) for n, point in enumerate(points)]
     line = " ".join(f"{x:.1f},{y:.1f}" for x, y in at)
     floor = HEIGHT - BOTTOM
@@ -134,7 +136,7 @@ def _curve(points: Sequence[dict[str, Any]]) -> str:
         for n, side in ends
         if len(points) > 2 or n != len(points) // 2
     )
-    return _svg(_frame(most, _short) + under + f'<polyline class="curve" points="{line}"/>' + labels)
+    return _svg(_frame(most, _short, WIDE) + under + f'<polyline class="curve" points="{line}"/>' + labels, WIDE)
 
 
 def _columns(stacks: Sequence[Sequence[float]], names: Sequence[str], shown: Callable[[float], str]) -> str:
@@ -143,8 +145,8 @@ def _columns(stacks: Sequence[Sequence[float]], names: Sequence[str], shown: Cal
         return ""
     stacks, names = stacks[-COLUMNS:], names[-COLUMNS:]
     most = max(sum(parts) for parts in stacks) or 1
-    step = (WIDTH - LEFT) / len(stacks)
-    drawn = [_frame(most, shown)]
+    step = (NARROW - LEFT) / len(stacks)
+    drawn = [_frame(most, shown, NARROW)]
     for n, (parts, name) in enumerate(zip(stacks, names, strict=True)):
         wide, below = min(step * 0.76, 60), 0.0
         x = LEFT + n * step + (step - wide) / 2
@@ -156,7 +158,7 @@ def _columns(stacks: Sequence[Sequence[float]], names: Sequence[str], shown: Cal
             below += part
         if n % max(1, len(stacks) // 12) == 0:
             drawn.append(f'<text x="{x + wide / 2:.1f}" y="{HEIGHT - 8}" text-anchor="middle">{escape(name)}</text>')
-    return _svg("".join(drawn))
+    return _svg("".join(drawn), NARROW)
 
 
 def _stacks(lines: Sequence[dict[str, Any]]) -> str:
@@ -178,16 +180,20 @@ def _ranking(rows: Sequence[dict[str, Any]], colour: str = "a") -> str:
     """Lying bars, the longest on top, with their names."""
     if not rows:
         return ""
-    most, high, names = max(row["rows"] for row in rows) or 1, 26, 300
+    most, high = max(row["rows"] for row in rows) or 1, 26
+    names = max(90, 8 + LETTER * min(LETTERS, max(len(str(row["what"])) for row in rows)))
     drawn = []
     for n, row in enumerate(rows):
-        y, wide = n * high + 4, max(1.0, (WIDTH - names - 70) * row["rows"] / most)
+        y, wide = n * high + 4, max(1.0, (NARROW - names - 60) * row["rows"] / most)
         what = str(row["what"])
-        short = what if len(what) <= 46 else what[:45] + "…"
-        drawn.append(f'<text class="name" x="{names - 8}" y="{y + 13}" text-anchor="end">{escape(short)}</text>')
-        drawn.append(f'<rect class="{colour}" x="{names}" y="{y}" width="{wide:.1f}" height="{high - 9}" rx="2"/>')
+        short = what if len(what) <= LETTERS else what[: LETTERS - 1] + "…"
+        drawn.append(
+            f'<text class="name" x="{names - 8:.1f}" y="{y + 13}" text-anchor="end">{escape(short)}'
+            f"<title>{escape(what)}</title></text>"  # the whole of it, under the pointer
+        )
+        drawn.append(f'<rect class="{colour}" x="{names:.1f}" y="{y}" width="{wide:.1f}" height="{high - 9}" rx="2"/>')
         drawn.append(f'<text x="{names + wide + 6:.1f}" y="{y + 13}">{row["rows"]:,}</text>')
-    return _svg("".join(drawn), len(rows) * high + 8)
+    return _svg("".join(drawn), NARROW, len(rows) * high + 8)
 
 
 def _rescues(ms: Sequence[float]) -> str:
@@ -195,11 +201,11 @@ def _rescues(ms: Sequence[float]) -> str:
     if not ms:
         return ""
     most = max(ms) or 1.0
-    step = (WIDTH - LEFT) / max(1, len(ms) - 1)
+    step = (WIDE - LEFT) / max(1, len(ms) - 1)
     line = " ".join(f"{LEFT + n * step:.1f},{_y(value, most):.1f}" for n, value in enumerate(sorted(ms)))
     ends = f'<text x="{LEFT}" y="{HEIGHT - 8}">quickest</text>'
-    ends += f'<text x="{WIDTH}" y="{HEIGHT - 8}" text-anchor="end">slowest</text>'
-    return _svg(_frame(most, _span) + f'<polyline class="curve" points="{line}"/>' + ends)
+    ends += f'<text x="{WIDE}" y="{HEIGHT - 8}" text-anchor="end">slowest</text>'
+    return _svg(_frame(most, _span, WIDE) + f'<polyline class="curve" points="{line}"/>' + ends, WIDE)
 
 
 def _rescue_words(rescues: dict[str, Any]) -> str:

@@ -9,8 +9,10 @@ drivers at once. Nothing set in write() is there in commit(): all that is handed
 
 from __future__ import annotations
 
+import logging
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -35,6 +37,8 @@ from headrace.spark.sink_options import SinkOptions, read_options
 from headrace.spark.sink_rows import Chunk, Layout, Rows, layout_of, letters_chunk
 from headrace.spark.sink_targets import targets_of
 from headrace.spark.staging import Batch, PatientLink, StagedList
+
+log = logging.getLogger("headrace.spark")
 
 BUFFER_BYTES: Final = 512 << 10  # of one target's blobs, before they are sent
 TASK_BYTES: Final = 8 << 20  # of all targets' blobs
@@ -67,6 +71,14 @@ def make_stream_writer(options: Mapping[str, str], schema: StructType, overwrite
     return StreamWriter(checked, layout)
 
 
+def check_sink(options: Mapping[str, str]) -> None:
+    """Look at all that can be known of a write before its columns are. Raises what make_writer would."""
+    checked = read_options(options)
+    partitions = _look(checked, 0)
+    if checked.partition_key:
+        _check_partitioned(checked, partitions)
+
+
 def _checked(
     options: Mapping[str, str], schema: StructType, overwrite: bool, *, patient: bool = False
 ) -> tuple[SinkOptions, Layout]:
@@ -74,26 +86,35 @@ def _checked(
     checked, layout = read_options(options, overwrite=overwrite), layout_of(schema)
     if not checked.stream and layout.stream_at is None:
         raise ConfigError('no target is known: give option("stream", "orders") or a column `stream`')
+    return _partitioned(checked, layout, _look(checked, checked.retry_ms if patient else 0)), layout
+
+
+def _look(checked: SinkOptions, retry_ms: int) -> int | None:
+    """Ask the server whether it lets us in and its target can take rows. Answers how many partitions that has."""
     try:
-        with PatientLink(checked.address, checked.retry_ms if patient else 0) as link:
+        with PatientLink(checked.address, retry_ms) as link:
             kind = link.call(staging.type_of(checked.stream or "headrace"))
             partitions = partition_count(link, checked.stream) if checked.stream else None
     except Unavailable as error:
         raise checked.address.unreachable(error) from None
     if checked.stream and kind not in ("stream", "none"):
         raise WrongType(f"{checked.stream} holds a {kind}, not a stream: choose another target")
-    return _partitioned(checked, layout, partitions), layout
+    return partitions
 
 
 def _partitioned(checked: SinkOptions, layout: Layout, partitions: int | None) -> SinkOptions:
     """With the number of partitions the target has. Raises ConfigError where the option partitionKey is of no use."""
     if not checked.partition_key:
         return replace(checked, partitions=partitions or 0)
-    if partitions is None:
-        raise ConfigError(f"{checked.stream or 'the target'} has no partitions: remove the option partitionKey")
+    _check_partitioned(checked, partitions)
     if layout.fields_at is None and checked.partition_key not in layout.names:
         raise ConfigError(f"no column is called {shown(checked.partition_key)}: partitionKey names one of the columns")
-    return replace(checked, partitions=partitions)
+    return replace(checked, partitions=partitions or 0)
+
+
+def _check_partitioned(checked: SinkOptions, partitions: int | None) -> None:
+    if partitions is None:
+        raise ConfigError(f"{checked.stream or 'the target'} has no partitions: remove the option partitionKey")
 
 
 # ── in a task ────────────────────────────────────────────────────────────────────────────────────────
@@ -135,6 +156,7 @@ class Outlet:
             self._link.pipe([staging.append(target, trim, chunk.blob) for chunk in chunks])
             return
         known = self.lists.get(target) or self._new_list(target, dead)
+        self.lists[target] = known
         blobs = [chunk.blob for chunk in chunks]
         length = self._link.call(staging.stage(known.name, known.blobs, self._options.staging_ttl_s, blobs))
         if length != known.blobs + len(blobs):
@@ -167,6 +189,11 @@ class Task:
         if self._options.replicated:
             self._link.confirm_replica(self._outlet.targets)
         return list(self._outlet.lists.values())
+
+    def forget(self) -> None:
+        """Drop what a run that failed has staged: nobody else knows its lists. What cannot be dropped expires."""
+        with suppress(HeadraceError), PatientLink(self._options.address, 0) as link:
+            staging.drop(link, list(self._outlet.lists.values()))
 
     def _write(self, target: str, part: pa.RecordBatch) -> None:
         if target not in self._refusals:
@@ -205,8 +232,12 @@ class Task:
 
 
 def _write(options: SinkOptions, layout: Layout, query: str, batch: int, batches: Iterator[pa.RecordBatch]) -> Written:
-    with PatientLink(options.address, options.retry_ms) as link:
-        return Written(query, Task(link, options, layout, query, batch).run(batches))
+    with PatientLink(options.address, options.retry_ms) as link, ExitStack() as failing:
+        task = Task(link, options, layout, query, batch)
+        failing.callback(task.forget)
+        lists = task.run(batches)
+        failing.pop_all()
+        return Written(query, lists)
 
 
 # ── on the driver ────────────────────────────────────────────────────────────────────────────────────
@@ -216,17 +247,29 @@ def _lists(messages: Sequence[WriterCommitMessage | None]) -> list[StagedList]:
     return [one for message in messages if isinstance(message, Written) for one in message.lists]
 
 
+def _query_of(messages: Sequence[WriterCommitMessage | None]) -> str | None:
+    return next((message.query for message in messages if isinstance(message, Written)), None)
+
+
 def _commit(options: SinkOptions, batch: Batch, messages: Sequence[WriterCommitMessage | None]) -> None:
     if options.exactly_once:
         with PatientLink(options.address, options.retry_ms) as link:
             staging.finish(link, batch, _lists(messages))
 
 
-def _abort(options: SinkOptions, messages: Sequence[WriterCommitMessage | None]) -> None:
+def _abort(options: SinkOptions, batch: Batch, messages: Sequence[WriterCommitMessage | None]) -> None:
+    """Give up what was staged, after a task failed, or commit() itself, or somebody stopped the query meanwhile.
+
+    Never raises: Spark would show that error in the place of the one that led here. Lists that stay expire.
+    """
     lists = _lists(messages)
-    if lists:
+    if not lists:
+        return
+    try:
         with PatientLink(options.address, 0) as link:
-            staging.drop(link, lists)
+            staging.abandon(link, batch, lists)
+    except HeadraceError as error:
+        log.warning("spark.staging_kept query=%s batch=%d error=%s", batch.query, batch.number, error)
 
 
 class BatchWriter(DataSourceArrowWriter):
@@ -242,7 +285,14 @@ class BatchWriter(DataSourceArrowWriter):
         return _write(self._options, self._layout, self._query, self._number, iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        batch = Batch(
+        _commit(self._options, self._batch, messages)
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        _abort(self._options, self._batch, messages)
+
+    @property
+    def _batch(self) -> Batch:
+        return Batch(
             query=self._query,
             number=self._number,
             decision=staging.decision_name(self._options.stream, self._query),
@@ -250,10 +300,6 @@ class BatchWriter(DataSourceArrowWriter):
             forget_s=0 if self._repeatable else self._options.staging_ttl_s,
             replicated=self._options.replicated,
         )
-        _commit(self._options, batch, messages)
-
-    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        _abort(self._options, messages)
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
@@ -271,21 +317,25 @@ class StreamWriter(DataSourceStreamArrowWriter):
         return _write(self._options, self._layout, query, int(batch), iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's word
-        query = next((message.query for message in messages if isinstance(message, Written)), None)
+        query = _query_of(messages)
         if query is None:
             raise ConfigError(f"batch {batchId} came without a message of any task: nothing says whose it is")
-        batch = Batch(
+        _commit(self._options, self._batch(query, batchId), messages)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        query = _query_of(messages)
+        if query is not None:
+            _abort(self._options, self._batch(query, batchId), messages)
+
+    def _batch(self, query: str, number: int) -> Batch:
+        return Batch(
             query=query,
-            number=batchId,
+            number=number,
             decision=staging.decision_name(self._options.stream, query),
             trim=self._options.trim,
             strict=not self._options.accept_gap,
             replicated=self._options.replicated,
         )
-        _commit(self._options, batch, messages)
-
-    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        _abort(self._options, messages)
 
 
 # ── looking ──────────────────────────────────────────────────────────────────────────────────────────

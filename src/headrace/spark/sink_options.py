@@ -144,6 +144,8 @@ def _transaction(given: Mapping[str, Any]) -> tuple[str, int]:
     app, version = given["txnAppId"], given["txnVersion"]
     if (app is None) != (version is None):
         raise ConfigError("txnAppId and txnVersion belong together: give both or none")
+    if app is not None and given["delivery"] == "at-least-once":
+        raise ConfigError("delivery = at-least-once remembers no versions: remove txnAppId and txnVersion, or delivery")
     return app or "", -1 if version is None else version
 
 

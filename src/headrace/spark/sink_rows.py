@@ -18,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.types import (
+    ArrayType,
     BinaryType,
     BooleanType,
     DataType,
@@ -31,6 +32,7 @@ from pyspark.sql.types import (
     StructType,
     TimestampNTZType,
     TimestampType,
+    VariantType,
 )
 
 from headrace.errors import ConfigError
@@ -88,10 +90,13 @@ _TEXT_TYPES: Final = (
     *(TimestampType, TimestampNTZType),
 )
 
+_NESTED_TYPES: Final = (ArrayType, MapType, StructType, VariantType)  # what to_json takes
+
 
 def _check_type(name: str, kind: DataType) -> None:
     if not isinstance(kind, _TEXT_TYPES):
-        raise ConfigError(f"column {name!r} is a {kind.simpleString()}, which has no one text: write to_json({name})")
+        step = f"to_json({name})" if isinstance(kind, _NESTED_TYPES) else f"string({name})"
+        raise ConfigError(f"column {name!r} is a {kind.simpleString()}, which has no one text: write {step}")
 
 
 # ── values ───────────────────────────────────────────────────────────────────────────────────────────
@@ -110,7 +115,9 @@ def texts(column: pa.Array, *, empty: bool = False) -> list[Any]:
         found: list[Any] = [None if value is None else repr(value) for value in column.to_pylist()]
         return ["" if value is None else value for value in found] if empty else found
     if pa.types.is_timestamp(kind):
-        column = pc.strftime(column.cast(pa.timestamp("us", kind.tz)), "%Y-%m-%dT%H:%M:%S" + ("Z" if kind.tz else ""))
+        column = _times(column)
+    elif pa.types.is_decimal(kind):
+        column = _decimals(column)
     elif not _is_text(kind):
         column = column.cast(pa.string())
     if empty and column.null_count:
@@ -120,6 +127,20 @@ def texts(column: pa.Array, *, empty: bool = False) -> list[Any]:
     except UnicodeDecodeError:  # Spark's strings need not be UTF-8
         values = column.cast(pa.binary()).to_numpy(zero_copy_only=False).tolist()
     return values
+
+
+def _times(column: pa.Array) -> pa.Array:
+    """ISO 8601. A column with a zone carries that of the session, which is nobody's business here: UTC."""
+    zone = "UTC" if column.type.tz else None
+    return pc.strftime(column.cast(pa.timestamp("us", zone)), "%Y-%m-%dT%H:%M:%S" + ("Z" if zone else ""))
+
+
+def _decimals(column: pa.Array) -> pa.Array:
+    """As Spark shows them. Arrow writes those near zero with an exponent, as 0E-18."""
+    shown = column.cast(pa.string())
+    if not pc.any(pc.match_substring(shown, "E")).as_py():
+        return shown
+    return pa.array([None if value is None else format(value, "f") for value in column.to_pylist()], pa.string())
 
 
 def _is_text(kind: pa.DataType) -> bool:

@@ -6,17 +6,20 @@ import logging
 import secrets
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from headrace.errors import HeadraceError, Unavailable
-from headrace.spark.chunks import Decode, Listed, Pace, Patience, RangeReader, listed
+from headrace.errors import Unavailable
+from headrace.spark.chunks import Decode, Listed, Patience, RangeReader, listed
+from headrace.spark.counting import Top
 from headrace.spark.keyspace import find_streams
 from headrace.spark.loss import lost_error
 from headrace.spark.offsets import START, ZERO, Position, before_ms, parse_id
+from headrace.spark.pace import Pace
+from headrace.spark.packed import SMALL_ROWS, PackedReader
 from headrace.spark.plan import Range, Share
 from headrace.spark.planner import Planner, losses, range_of
 from headrace.spark.rows import Columns, Segment
@@ -24,10 +27,9 @@ from headrace.spark.schema import layout_of
 from headrace.spark.source_options import SourceSettings
 from headrace.spark.state import looks, states
 from headrace.spark.tally import TalliedReader
+from headrace.spark.told import ending_ids, starting_ids
 from headrace.spark.wire import Wire
 
-SMALL_ROWS: Final = 200  # a range of so few rows shares a request with others
-TOGETHER: Final = 100  # ranges in one request
 BATCH_ROWS: Final = 10_000
 
 log = logging.getLogger("headrace.spark")
@@ -59,14 +61,13 @@ class ShareReader:
         columns = Columns(layout_of(self._schema))
         fast = Fast(columns) if self._settings.fast else None
         wire = Wire(self._settings.address, "headrace-spark-task")
-        pace = Pace(self._settings.fetch_bytes)
         try:
             small = [part for part in share.ranges if part.rows <= SMALL_ROWS]
             self._batch = share.batch
             yield from self._read_small(wire, small, columns)
             for part in share.ranges:
                 if part.rows > SMALL_ROWS:
-                    for chunk in self._reader(wire, part, pace, fast.decode if fast else listed):
+                    for chunk in self._reader(wire, part, fast.decode if fast else listed):
                         if isinstance(chunk, Listed):
                             yield columns.batch([(part.key, chunk.entries)])
                         else:
@@ -75,7 +76,8 @@ class ShareReader:
         finally:
             wire.close()
 
-    def _reader(self, wire: Wire, part: Range, pace: Pace, decode: Decode) -> RangeReader:
+    def _reader(self, wire: Wire, part: Range, decode: Decode) -> RangeReader:
+        pace = Pace(self._settings.fetch_bytes)  # of its own: how large the entries of another stream are says nothing
         patience = Patience(self._settings.retry_ms)
         strict = self._settings.fail_on_loss
         if strict or not self._batch:
@@ -83,70 +85,18 @@ class ShareReader:
         return TalliedReader(wire, part, pace, decode, fail_on_loss=strict, patience=patience, batch=self._batch)
 
     def _read_small(self, wire: Wire, parts: Sequence[Range], columns: Columns) -> Iterator[pa.RecordBatch]:
-        """Many short ranges: their first requests go together, their rows share batches."""
+        """Many short ranges: their rows share batches."""
         segments: list[Segment] = []
         rows = size = 0
-        for at in range(0, len(parts), TOGETHER):
-            for part, entries, weight in self._some(wire, parts[at : at + TOGETHER]):
-                segments.append((part.key, entries))
-                rows, size = rows + len(entries), size + weight
-                if rows >= BATCH_ROWS or size >= self._settings.fetch_bytes:
-                    yield columns.batch(segments)
-                    segments, rows, size = [], 0, 0
+        packed = PackedReader(wire, self._settings.fetch_bytes, lambda part: self._reader(wire, part, listed))
+        for part, entries, weight in packed.read(parts):
+            segments.append((part.key, entries))
+            rows, size = rows + len(entries), size + weight
+            if rows >= BATCH_ROWS or size >= self._settings.fetch_bytes:
+                yield columns.batch(segments)
+                segments, rows, size = [], 0, 0
         if segments:
             yield columns.batch(segments)
-
-    def _some(self, wire: Wire, parts: Sequence[Range]) -> Iterator[tuple[Range, list[Any], int]]:
-        """Ask for some ranges in one write. One that cannot be read this way is read by itself."""
-        commands = [
-            ("XRANGE", part.key, part.witness, part.upto, "COUNT", min(part.rows, SMALL_ROWS) + 2) for part in parts
-        ]
-        pace = Pace(self._settings.fetch_bytes)
-        if not parts:
-            return
-        if self._heavy(wire, parts):
-            answers: list[Any] = [None] * len(parts)
-        else:
-            answers = self._try_together(wire, commands)
-        for part, command, entries in zip(parts, commands, answers, strict=True):
-            whole = entries is not None and len(entries) < int(command[-1])
-            if whole and entries and entries[0][0].decode() == part.witness:
-                rows = entries[1:] if part.witness == part.start.id else entries
-                if rows:
-                    yield part, rows, _weight(rows)
-                continue
-            for chunk in self._reader(wire, part, pace, listed):
-                assert isinstance(chunk, Listed)
-                yield part, chunk.entries, _weight(chunk.entries)
-
-    def _heavy(self, wire: Wire, parts: Sequence[Range]) -> bool:
-        """Whether the entries are so large that asking for many streams at once would take too much memory."""
-        part = max(parts, key=lambda one: one.rows)
-        try:
-            wire.send([("XRANGE", part.key, part.witness, part.upto, "COUNT", 1)])
-            size = wire.receive().size
-        except HeadraceError:
-            return True  # reading one by one tries again
-        return size * sum(one.rows + 1 for one in parts) > 4 * self._settings.fetch_bytes
-
-    @staticmethod
-    def _try_together(wire: Wire, commands: Sequence[Any]) -> list[Any]:
-        """One write for each server. What cannot be read this way is None."""
-        servers: dict[object, list[int]] = {}
-        for at, command in enumerate(commands):
-            servers.setdefault(wire.place(command[1]), []).append(at)
-        answers: list[Any] = [None] * len(commands)
-        for some in servers.values():
-            try:
-                for at, answer in zip(some, wire.ask([commands[at] for at in some]), strict=True):
-                    answers[at] = answer
-            except HeadraceError:
-                continue  # reading one by one tries again, and says what is wrong
-        return answers
-
-
-def _weight(entries: Sequence[Any]) -> int:
-    return sum(map(len, entries[0][1])) * len(entries) if entries else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,8 +143,9 @@ class BatchReader(DataSourceReader):
 
     def _ranges(self, wire: Wire) -> list[Range]:
         wanted = self._bounds.streams
-        keys = [key for key in find_streams(wire.link, self._settings) if wanted is None or key in wanted]
-        starts = {key: self._start(key) for key in keys}
+        there = find_streams(wire.link, self._settings)
+        ends = ending_ids(self._settings, there) or {}
+        starts = {key: start for key, start in self._starts(there).items() if wanted is None or key in wanted}
         seen = looks(wire.link, {key: start.id for key, start in starts.items()})
         if self._settings.starting_ms is None:
             for key, loss in losses(starts, seen):
@@ -203,22 +154,18 @@ class BatchReader(DataSourceReader):
                 log.warning("spark.lost stream=%s after=%s kind=%s lost=%s", key, starts[key].id, loss.kind, loss.lost)
         begun = {key: self._bounds.start(start) for key, start in starts.items()}
         seen |= looks(wire.link, {key: start.id for key, start in begun.items() if start is not starts[key]})
-        found = (range_of(key, begun[key], self._end(key, seen[key].state.last_id), seen[key]) for key in keys)
-        return [part for part in found if part is not None]
+        ranges = []
+        for key in starts:
+            end = self._end(ends.get(key, seen[key].state.last_id))
+            part = range_of(key, begun[key], Top(end, None), seen[key])
+            ranges += [part] if part is not None else []
+        return ranges
 
-    def _start(self, key: str) -> Position:
+    def _starts(self, keys: Sequence[str]) -> dict[str, Position]:
         if self._settings.starting_ms is not None:
-            return Position(before_ms(self._settings.starting_ms))
-        if isinstance(self._settings.starting, dict):
-            return Position(self._settings.starting[key]) if key in self._settings.starting else START
-        return START
+            return dict.fromkeys(keys, Position(before_ms(self._settings.starting_ms)))
+        told = starting_ids(self._settings, keys) or {}
+        return {key: Position(told[key]) if key in told else START for key in keys}
 
-    def _end(self, key: str, last_id: str) -> str:
-        return self._bounds.end(self._told_end(key, last_id))
-
-    def _told_end(self, key: str, last_id: str) -> str:
-        if self._settings.ending_ms is not None:
-            return before_ms(self._settings.ending_ms)
-        if isinstance(self._settings.ending, dict):
-            return str(self._settings.ending.get(key, last_id))
-        return last_id
+    def _end(self, end: str) -> str:
+        return self._bounds.end(end if self._settings.ending_ms is None else before_ms(self._settings.ending_ms))

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import Any, Final, Literal
 
 from headrace.errors import ConfigError
-from headrace.names import check_group, check_stream
+from headrace.names import check_group, check_stream, stream_of_partition
 from headrace.options import shown
 from headrace.spark.offsets import check_id
 from headrace.spark.options import (
@@ -115,7 +115,8 @@ SOURCE_OPTIONS: Final = OptionTable(
         Option("streamsPattern", "a glob instead, as `orders:*`; keys that appear later are read from their beginning",
                as_text, None, ("subscribePattern",)),
         Option("patternInterval", "how often the pattern is looked up", as_ms, "10s"),
-        Option("startingOffsets", "`earliest`, `latest`, or JSON `{stream: id}`, which means: after this id."
+        Option("startingOffsets", "`earliest`, `latest`, or JSON `{stream: id}`, which means: after this id; that of a"
+               " partitioned stream is for all its partitions, each of which may be named by itself."
                " A query with a checkpoint goes on from there instead. Default: `latest`, in a batch read `earliest`",
                _as_where),
         Option("endingOffsets", "batch only: `latest`, or JSON `{stream: id}`, which is read up to this id", _as_where),
@@ -268,13 +269,17 @@ def _check_kind(given: Mapping[str, Any], streaming: bool) -> None:
 
 
 def _check_named(given: Mapping[str, Any]) -> None:
-    """Ids must be for streams that are read: a misspelt one would be read from elsewhere in silence."""
+    """Ids must be for streams that are read: a misspelt one would be read from elsewhere in silence.
+
+    A partition may be named instead of its stream; whether there is one is asked later, of the server (told.py).
+    """
     if not given["streams"]:
         return
     for name in ("startingOffsets", "endingOffsets"):
         if isinstance(given[name], dict):
-            strangers = set(given[name]) - set(given["streams"])
-            missing = set(given["streams"]) - set(given[name])
+            streams = set(given["streams"])
+            strangers = {word for word in given[name] if not streams & {word, stream_of_partition(word)}}
+            missing = streams - given[name].keys() - {stream_of_partition(word) for word in given[name]}
             if strangers:
                 raise ConfigError(f"{name} names {shown(min(strangers))}, which streams does not")
             if missing:

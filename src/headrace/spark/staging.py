@@ -6,6 +6,8 @@
 3. Blob by blob the rows go into the streams (publish), counted; anybody may go on where another stopped.
 4. All counted: done, with a receipt of how many rows each target got.
 
+A batch that is given up loses its lists only if they were not chosen (abandon): what was chosen is the batch.
+
 Every call may be repeated, so a cut connection costs time and nothing else.
 """
 
@@ -25,13 +27,14 @@ from headrace.errors import CommandRefused, DurabilityUnmet, HeadraceError, Verd
 from headrace.names import keys_of, published_key, sink_key
 from headrace.policy import reconnect_delay_ms
 from headrace.redis.calls import Call, Script, as_is, nothing, text
-from headrace.redis.link import SyncLink
+from headrace.redis.synclink import SyncLink
 from headrace.spark.options import Address
 
 T = TypeVar("T")
 
 SEALED_S: Final = 30 * 86_400  # how long a sealed list outlives a driver that died before its decision
 COUNTER_S: Final = 86_400
+FORSAKEN_S: Final = 86_400  # by then a commit that was given up is not at work any more
 PUBLISH_AT_ONCE: Final = 32  # blobs published in one write to the server
 REPLICA_MS: Final = 10_000  # how long a replica is waited for, if retryTimeout is not less
 MARK_S: Final = 60  # life of the mark that is written before a replica is asked for
@@ -124,6 +127,10 @@ def seal(one: StagedList, expire_s: int) -> Call[str]:
 def decide(decision: str, batch: int, manifest: str, *, strict: bool, expire_s: int) -> Call[list[str]]:
     words = (1, decision, batch, manifest, "strict" if strict else "", expire_s)
     return Call(words, lambda reply: [text(word) for word in reply], load("decide"))
+
+
+def forsake(decision: str, batch: int, manifest: str, expire_s: int) -> Call[str]:
+    return Call((1, decision, batch, manifest, expire_s), text, load("forsake"))
 
 
 def publish(one: StagedList, trim: tuple[str, str, str]) -> Call[list[int]]:
@@ -261,6 +268,18 @@ def finish(link: PatientLink, batch: Batch, mine: Sequence[StagedList]) -> Recei
     return _publish_all(link, batch, chosen)
 
 
+def abandon(link: PatientLink, batch: Batch, mine: Sequence[StagedList]) -> None:
+    """Forget the lists of a batch that its driver gives up, but for those that were chosen: whoever repeats the batch
+    publishes the rest of them. The commit that failed, or was interrupted, may still be at work meanwhile.
+    """
+    if batch.forget_s:  # nobody can repeat it
+        drop_keys(link, [batch.decision, *(key for one in mine for key in (one.name, one.counter))])
+        return
+    manifest = link.call(forsake(batch.decision, batch.number, manifest_of(mine), FORSAKEN_S))
+    chosen = {one.name for one in lists_of(manifest)} if manifest else set()
+    drop(link, [one for one in mine if one.name not in chosen])
+
+
 def drop(link: PatientLink, lists: Sequence[StagedList]) -> None:
     """Forget lists that will not be published."""
     drop_keys(link, [one.name for one in lists])
@@ -343,4 +362,6 @@ def _conflict(batch: Batch, answer: Sequence[str]) -> HeadraceError:
             "either the server lost data (compare the target with the source), or the target is new to this query "
             '(then set option("acceptGap", "true") once)'
         )
+    if kind == "forsaken":
+        return SinkConflict(f"{batch.decision}: batch {batch.number} was given up before its decision: write it again")
     return CommandRefused(f"{batch.decision}: decide answered {kind!r}")

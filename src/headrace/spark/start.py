@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from headrace.errors import ConfigError
 from headrace.redis import commands
 from headrace.redis.calls import Call, as_is, text
-from headrace.redis.link import SyncLink
+from headrace.redis.synclink import SyncLink
 from headrace.spark.offsets import START, ZERO, Offset, Position, before_ms
 from headrace.spark.source_options import SourceSettings
 from headrace.spark.state import in_parts, states
+from headrace.spark.told import starting_ids
 
 AT_ONCE = 250
 
@@ -20,8 +21,9 @@ def first_offset(link: SyncLink, settings: SourceSettings, keys: Sequence[str]) 
     because Spark asks for the initial offset more than once, and again after a restart."""
     if settings.starting_ms is not None:
         return Offset(_at_time(link, keys, settings.starting_ms), pin=True)
-    if isinstance(settings.starting, dict):
-        return Offset({key: Position(settings.starting.get(key, ZERO)) for key in keys})
+    told = starting_ids(settings, keys)
+    if told is not None:
+        return Offset({key: Position(told.get(key, ZERO)) for key in keys})
     if settings.starting == "earliest":
         return Offset(dict.fromkeys(keys, START))
     found = states(link, keys)

@@ -10,10 +10,12 @@ from typing import Any, Final, TypeVar
 from headrace.errors import CommandRefused, HeadraceError, WrongType
 from headrace.options import shown
 from headrace.redis.calls import Call, as_is, nothing, text
-from headrace.redis.link import SyncLink
+from headrace.redis.synclink import SyncLink
 from headrace.spark.offsets import ZERO, Id, parse_id
+from headrace.spark.pace import Pace, weight
 
-AT_ONCE: Final = 250  # streams in one write
+AT_ONCE: Final = 250  # streams in one write, at most
+ANSWER_BYTES: Final = 1 << 22  # that answers about many streams are steered to: they carry whole entries
 
 T = TypeVar("T")
 
@@ -54,8 +56,10 @@ class Look:
 def states(link: SyncLink, keys: Sequence[str]) -> dict[str, State]:
     """The state of many streams."""
     found: dict[str, State] = {}
-    for some in in_parts(keys, AT_ONCE):
+    pace = Pace(ANSWER_BYTES, most=AT_ONCE)
+    for some in pace.parts(keys):
         replies = link.pipe([Call(("XINFO", "STREAM", key), as_is) for key in some])
+        pace.learn(len(some), weight(replies))
         found.update((key, _state(key, reply)) for key, reply in zip(some, replies, strict=True))
     return found
 
@@ -63,7 +67,8 @@ def states(link: SyncLink, keys: Sequence[str]) -> dict[str, State]:
 def looks(link: SyncLink, starts: dict[str, str]) -> dict[str, Look]:
     """Look at many streams, each from its position, each in one transaction."""
     found: dict[str, Look] = {}
-    for some in in_parts(starts, AT_ONCE):
+    pace = Pace(ANSWER_BYTES, most=AT_ONCE)
+    for some in pace.parts(starts):
         calls: list[Call[Any]] = []
         for key in some:
             calls += look_calls(key, starts[key])
@@ -71,6 +76,8 @@ def looks(link: SyncLink, starts: dict[str, str]) -> dict[str, Look]:
         for at, key in enumerate(some):
             mine = replies[at * LOOK_LENGTH : (at + 1) * LOOK_LENGTH]
             found[key] = read_look(key, mine)[0]
+        # A look brings the entries at both ends of the stream, and those at both sides of the position.
+        pace.learn(len(some), sum(2 * weight(reply[1:]) for reply in replies[LOOK_LENGTH - 1 :: LOOK_LENGTH]))
     return found
 
 

@@ -35,8 +35,8 @@ from headrace.names import Keys, is_group, keys_of, waiting_group
 from headrace.redis import commands
 from headrace.redis.calls import Call, as_is, text
 from headrace.redis.letters import Letter, open_letter
-from headrace.redis.link import SyncLink
 from headrace.redis.replies import GroupInfo
+from headrace.redis.synclink import SyncLink
 from headrace.spark.keyspace import find_streams
 from headrace.spark.plan import Share
 from headrace.spark.source_options import SourceSettings

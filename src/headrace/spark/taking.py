@@ -13,9 +13,9 @@ from headrace.errors import HeadraceError
 from headrace.names import Keys
 from headrace.redis import scripts
 from headrace.redis.calls import Call
-from headrace.redis.link import SyncLink
 from headrace.redis.replies import TakenBatch
 from headrace.redis.scripts import TakeBatch
+from headrace.redis.synclink import SyncLink
 from headrace.spark.source_options import SourceSettings
 from headrace.spark.state import in_parts
 

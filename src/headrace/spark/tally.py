@@ -20,7 +20,7 @@ from typing import Any, Final
 from headrace.errors import HeadraceError
 from headrace.names import keys_of
 from headrace.redis.calls import Call, as_is
-from headrace.redis.link import SyncLink
+from headrace.redis.synclink import SyncLink
 from headrace.spark.chunks import Chunk, RangeReader
 from headrace.spark.loss import Loss
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import secrets
 import sys
 from collections.abc import Callable, Sequence
+from socket import socket
 from typing import Any, Final
 
 import hiredis
@@ -17,8 +18,9 @@ import hiredis
 from headrace.errors import HeadraceError, Unavailable
 from headrace.redis.calls import Call, as_is, key_of
 from headrace.redis.calls import Wire as Word
+from headrace.redis.connect import Server
 from headrace.redis.faults import translate
-from headrace.redis.link import SyncLink
+from headrace.redis.synclink import SyncLink
 from headrace.spark.options import Address
 
 _pack: Callable[[tuple[Word, ...]], bytes] = hiredis.pack_command  # type: ignore[assignment]  # its stub says 1-tuple
@@ -27,6 +29,10 @@ FIRST_BYTES: Final = 1 << 18
 READ_BYTES: Final = 1 << 18  # at least so much room before each read
 TOKEN_BYTES: Final = 16
 ONLY_OURS: Final = 2  # references to the buffer: the attribute's and that of the question
+
+
+class AnswerTooLarge(HeadraceError):
+    """An answer grew beyond what there is room for. It was not read to its end: ask for less."""
 
 
 class Reply:
@@ -52,8 +58,11 @@ class Reply:
 class Wire:
     """One connection of one task. Not shared between threads."""
 
-    def __init__(self, address: Address, name: str = "headrace-spark", *, wait_ms: int = 0) -> None:
-        self._server = address.server()
+    def __init__(
+        self, address: Address, name: str = "headrace-spark", *, wait_ms: int = 0, server: Server | None = None
+    ) -> None:
+        self._server = address.server() if server is None else server  # one that others use too knows the way already
+        self.timeout_s = (address.command_ms + wait_ms) / 1000
         self._link: SyncLink = self._server.sync_link(name, timeout_ms=address.command_ms + wait_ms)
         self._sent: list[tuple[bytes, Sequence[tuple[Word, ...]], Any]] = []
         self._room = bytearray(FIRST_BYTES)
@@ -67,6 +76,12 @@ class Wire:
     def waiting(self) -> int:
         """How many requests have no answer yet."""
         return len(self._sent)
+
+    @property
+    def socket(self) -> socket:
+        """Where the oldest answer that is outstanding will come, for who waits for one of several."""
+        found: socket = self._sent[0][2]._sock  # noqa: SLF001 - as in _fill()
+        return found
 
     def send(self, commands: Sequence[tuple[Word, ...]]) -> None:
         """Send commands of one server; receive() takes their answers, in the order of the requests."""
@@ -83,12 +98,15 @@ class Wire:
         self._sent.append((b"$%d\r\n%b\r\n" % (len(token), token), commands, connection))
         self._guard(lambda: connection.send_packed_command([packed], check_health=False))
 
-    def receive(self) -> Reply:
-        """Read the oldest answer that is outstanding. Nothing else may be sent behind it until it has come."""
+    def receive(self, most_bytes: int | None = None) -> Reply:
+        """Read the oldest answer that is outstanding. Nothing else may be sent behind it until it has come.
+
+        Raises AnswerTooLarge, and drops the connection, when more comes than ``most_bytes``.
+        """
         end, commands, connection = self._sent.pop(0)
         if sys.getrefcount(self._room) > ONLY_OURS:  # somebody still looks at the last answer
             self._room = bytearray(len(self._room))
-        size: int = self._guard(lambda: self._fill(connection, end))
+        size: int = self._guard(lambda: self._fill(connection, end, most_bytes))
         return Reply(self._room, size - len(end), commands)
 
     def drop(self) -> None:
@@ -96,10 +114,10 @@ class Wire:
         while self._sent:
             self.receive()
 
-    def ask(self, commands: Sequence[tuple[Word, ...]]) -> list[Any]:
+    def ask(self, commands: Sequence[tuple[Word, ...]], most_bytes: int | None = None) -> list[Any]:
         """Send, and return the parsed answers; an error of the server raises."""
         self.send(commands)
-        return self.checked(self.receive())
+        return self.checked(self.receive(most_bytes))
 
     def checked(self, reply: Reply) -> list[Any]:
         """Parse an answer. An error in it is asked for again over the link, which knows what it means."""
@@ -121,7 +139,7 @@ class Wire:
         self._sent.clear()
         self._link.close()
 
-    def _fill(self, connection: Any, end: bytes) -> int:
+    def _fill(self, connection: Any, end: bytes, most_bytes: int | None) -> int:
         """Read into the buffer until it ends with the echo."""
         sock = connection._sock  # noqa: SLF001 - the one place that needs the socket below the link
         size: int = 0
@@ -135,6 +153,8 @@ class Wire:
             size += got
             if self._room.endswith(end, max(0, size - len(end)), size):
                 return size
+            if most_bytes is not None and size > most_bytes:
+                raise AnswerTooLarge(f"an answer has more than {most_bytes:,} bytes")
 
     def _guard(self, step: Callable[[], Any]) -> Any:
         """Any failure on the way drops the connection: where in the answers it stood is in doubt."""

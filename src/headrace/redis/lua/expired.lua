@@ -1,7 +1,7 @@
 -- expired: tells which assignments belong to owners whose lease has ended, and leaves them as they are.
 -- KEYS 1 announcement stream 2 beats set · ARGV 1 group 2 owner who asks 3 how many 4 ms: an owner that never had a
 --   lease is dead when idle for so long
--- Answers {{id, fields, count, owner}, ..}; fields are empty if the entry was deleted.
+-- Answers {server ms, {{id, fields, count, owner}, ..}}; fields are empty if the entry was deleted.
 -- Safe to repeat: it writes nothing.
 local stream, beats, group, owner, wanted = KEYS[1], KEYS[2], ARGV[1], ARGV[2], tonumber(ARGV[3])
 
@@ -21,4 +21,4 @@ for _, consumer in ipairs(redis.call('XPENDING', stream, group)[4] or {}) do
     end
   end
 end
-return found
+return {now_ms, found}

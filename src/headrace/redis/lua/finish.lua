@@ -14,6 +14,7 @@ redis.call('HSET', own, 'done', id, 'owner', '', 'tries', 0)
 redis.call('EXPIRE', own, ARGV[6])
 if ARGV[5] == 'del' then
   redis.call('HSET', own, 'pos', '0-0', 'read', 0)
+  redis.call('HDEL', own, 'gone')
   redis.call('DEL', data)
 end
 return 'ok'

@@ -3,8 +3,9 @@
 -- KEYS 1 load balancer stream 2 dead-letter stream 3 lock · ARGV 1 group 2 way: "retry", "release" (my own: the lock
 --   is not looked at and the retry count stays) or "unparseable" (no lock is known: to the dead letters) 3 consumer and
 --   4 value of the lock, for "release" 5 min idle ms 6 max retries 7 MAXLEN of the dead letters, 0: all 8 id
--- Answers "requeued <id>", "buried <id>", "alive", "fresh", "gone", "trimmed", "kept" (too wide to be copied) or
---   "taken <consumer> <count>".
+--   9 server ms after which "retry" goes by no missing lock
+-- Answers "requeued <id>", "buried <id>", "alive", "fresh", "gone", "trimmed", "kept" (too wide to be copied), "unsure"
+--   (nobody has a lock, after ARGV 9) or "taken <consumer> <count>".
 -- Safe to repeat: the second time it is "gone". Append first: if that fails, the entry stays pending.
 local stream, dead_letters, lock, group, way = KEYS[1], KEYS[2], KEYS[3], ARGV[1], ARGV[2]
 local max_retries, maxlen, id = tonumber(ARGV[6]), ARGV[7], ARGV[8]
@@ -18,8 +19,11 @@ if way == 'release' then
   end
 elseif row[3] >= 0 and row[3] < tonumber(ARGV[5]) then
   return 'fresh'
-elseif way == 'retry' and redis.call('EXISTS', lock) == 1 then
-  return 'alive'
+elseif way == 'retry' then
+  if redis.call('EXISTS', lock) == 1 then return 'alive' end
+  -- the server was away, or this lay in its socket while it stood still: live owners lock first
+  local time = redis.call('TIME')
+  if time[1] * 1000 + math.floor(time[2] / 1000) > tonumber(ARGV[9]) then return 'unsure' end
 end
 
 redis.call('XACK', stream, group, '0-0') -- changes nothing; under maxmemory it lets XADD through

@@ -1,17 +1,17 @@
 -- set_aside: appends one message of an owned stream to its dead letters and moves the position past it, only under the
 --   current owner and epoch.
 -- KEYS 1 data stream 2 ownership hash 3 dead-letter stream · ARGV 1 owner 2 epoch 3 id 4 messages since the last ack
---   5 mirror group 6 "read" if the server can be told how many were read (7.0+) 7 MAXLEN of the dead letters or 0
---   8 prefix 9.. field, value, ... about the burial, names with the prefix
+--   5 mirror group 6 MAXLEN of the dead letters or 0 7 prefix 8.. field, value, ... about the burial, names with the
+--   prefix
 -- Answers "ok <id of the dead letter>", "old" (acknowledged before), "trimmed" (passed, nothing left to append) or
 --   "taken <owner> <epoch>".
 -- Safe to repeat: the second time it is "old". Appended before the position moves; both or neither.
 -- The dead letter has the layout that bury.lua describes, and <prefix>owned: replay appends it again (replay.lua).
 local data, own, dead_letters = KEYS[1], KEYS[2], KEYS[3]
-local owner, epoch, id, mirror, maxlen, prefix = ARGV[1], ARGV[2], ARGV[3], ARGV[5], ARGV[7], ARGV[8]
+local owner, epoch, id, mirror, maxlen, prefix = ARGV[1], ARGV[2], ARGV[3], ARGV[5], ARGV[6], ARGV[7]
 local WIDE = 7000
 
-local now = redis.call('HMGET', own, 'owner', 'epoch', 'pos')
+local now = redis.call('HMGET', own, 'owner', 'epoch', 'pos', 'gone')
 if now[1] ~= owner or now[2] ~= epoch then return 'taken ' .. (now[1] or '') .. ' ' .. (now[2] or '0') end
 -- ids are decimal strings of up to 20 digits, which Lua's numbers cannot hold
 local function below(a, b) return #a < #b or (#a == #b and a < b) end
@@ -38,16 +38,16 @@ if entry then
   append[#append + 1] = string.format('%.0f', #fields)
   append[#append + 1] = prefix .. 'owned'
   append[#append + 1] = '1'
-  for i = 9, #ARGV do append[#append + 1] = ARGV[i] end
+  for i = 8, #ARGV do append[#append + 1] = ARGV[i] end
   answer = 'ok ' .. redis.call(unpack(append))
 end
 
 redis.call('HSET', own, 'pos', id, 'tries', 0)
 local read = redis.call('HINCRBY', own, 'read', ARGV[4])
--- pcall: somebody may have deleted the mirror, and with it only the view of others is lost
-if ARGV[6] == 'read' then
-  redis.pcall('XGROUP', 'SETID', data, mirror, id, 'ENTRIESREAD', read)
-else
+local number = string.format('%.0f', math.max(0, read + tonumber(now[4] or 0))) -- among all that were ever added
+-- pcall: 6.2 cannot be told how many were read, and somebody may have deleted the mirror: then only the view of others
+-- is lost
+if redis.pcall('XGROUP', 'SETID', data, mirror, id, 'ENTRIESREAD', number).err then
   redis.pcall('XGROUP', 'SETID', data, mirror, id)
 end
 return answer

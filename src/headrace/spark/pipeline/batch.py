@@ -11,16 +11,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from pyspark import StorageLevel
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
 from headrace.errors import HeadraceError
 from headrace.spark import NAME
 from headrace.spark.options import Address
-from headrace.spark.pipeline import aggregates, stages
+from headrace.spark.pipeline import aggregates, quarantine, stages
 from headrace.spark.pipeline.ledger import Account, Ledger
 from headrace.spark.pipeline.places import Place
-from headrace.spark.pipeline.spec import Pipeline, Route
+from headrace.spark.pipeline.spec import ENTRY, Pipeline, Route
 from headrace.spark.pipeline.tables import Table
 from headrace.spark.sink import receipt
 
@@ -120,8 +120,8 @@ class BatchRun:
         decoded = list(self._pipeline.decode.columns)
         parts = {
             "out": (self._pipeline.table_name, stages.OUT, visible),
-            "duplicates": ("duplicates", stages.DUPLICATE, [*stages.ENTRY, "_key", "_winner"]),
-            "quarantined": ("quarantine", stages.QUARANTINED, [*stages.ENTRY, "_reason", "_raw", *decoded]),
+            "duplicates": ("duplicates", stages.DUPLICATE, [*ENTRY, "_key", "_winner"]),
+            "quarantined": ("quarantine", stages.QUARANTINED, [*ENTRY, "_reason", "_raw", *decoded]),
         }
         return {
             name: tables[table].put(_plain(rows, status, columns), self._query, self._batch, expected[name])
@@ -135,9 +135,8 @@ class BatchRun:
         }
         if self._pipeline.quarantine:
             bad = stages.with_status(rows, stages.QUARANTINED).where(F.col("_raw").isNotNull())
-            raw = bad.select(F.map_concat("_raw", _about()).alias("fields"))
-            target = self._pipeline.quarantine
-            found[RAW_ROUTE] = self._send(raw, RAW_ROUTE, target, expected[RAW_ROUTE], {})
+            told, target = bad.select(quarantine.told()), self._pipeline.quarantine
+            found[RAW_ROUTE] = self._send(told, RAW_ROUTE, target, expected[RAW_ROUTE], {})
         return found
 
     def _send(self, rows: DataFrame, name: str, stream: str, count: int, options: dict[str, str]) -> int:
@@ -167,14 +166,6 @@ def _plain(rows: DataFrame, status: str, columns: list[str]) -> DataFrame:
     """The rows of one status, with columns whose names do not begin with an underscore."""
     chosen = [F.col(name).alias(name.lstrip("_")) for name in columns]
     return stages.with_status(rows, status).select(*chosen)
-
-
-def _about() -> Column:
-    """What a quarantined entry gets on top of its own fields."""
-    where = F.concat("entry_stream", F.lit("/"), "entry_id")
-    return F.create_map(
-        F.lit("_quarantined"), F.col("_reason").cast("binary"), F.lit("_from"), where.cast("binary")
-    )  # fmt: skip
 
 
 def _options(one: Route) -> dict[str, str]:

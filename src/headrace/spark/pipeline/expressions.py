@@ -1,12 +1,14 @@
 """Which SQL expressions a pipeline file may hold: values and rules about columns, and nothing that does anything.
 
 Spark's expressions can call Java by name (reflect) or read other tables (subqueries). A pipeline file is data, so only
-functions of a list are let through, and no query.
+functions of a list are let through, and no query. Nothing may ask for the time of the run either, or for who runs it: a
+batch that is repeated must come out the same, or its books never balance again.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import Final
 
 from headrace.errors import ConfigError
@@ -30,6 +32,11 @@ md5 sha1 sha2 xxhash64 crc32 hex unhex base64 unbase64
 is_valid_utf8 in and or not between like case when then else end interval
 """
 FUNCTIONS: Final = frozenset(_WORDS.split())  # and the words of SQL that a bracket may follow
+_BARE_WORDS: Final = """
+current_catalog current_database current_date current_path current_schema current_time current_timestamp current_user
+localtime localtimestamp session_user user
+"""
+BARE: Final = frozenset(_BARE_WORDS.split())  # functions without brackets, for Spark, unless a column is called so
 _REFUSED: Final = frozenset({"select", "from", "with", "transform", "using", "exists", "table", "lateral", "values"})
 
 # A text in quotes, as Spark reads it. A letter before the quote (r'...') would change how it is read: where we see a
@@ -39,6 +46,16 @@ _PREFIXED: Final = re.compile(r"[\w$]['\"]")
 _BARE: Final = re.compile(r"[A-Za-z0-9_\s.,()\[\]<>=!+\-*/%|&^~:]*", re.ASCII)
 _CALL: Final = re.compile(r"([A-Za-z_][\w.]*)\s*\(")
 _WORD: Final = re.compile(r"[A-Za-z_]\w*")
+
+# Texts that are a time of the run where Spark makes a time of them, and it does so by itself beside a column of times.
+_MOMENT: Final = re.compile(
+    r"\s*(?:now|(?:today|tomorrow|yesterday)(?:[ \t]+\S+|[^A-Za-z\s]\S*)?)\s*", re.ASCII | re.IGNORECASE
+)
+_NO_ARGUMENT: Final = re.compile(r"\bunix_timestamp\s*\(\s*\)", re.IGNORECASE)
+_INSTEAD: Final = (
+    "which changes from run to run, and a batch that is repeated must come out the same: use a time of the row, "
+    "such as entry_at, when the entry was added"
+)
 
 
 def check_expression(text: object, *, name: str) -> str:
@@ -55,7 +72,9 @@ def check_expression(text: object, *, name: str) -> str:
         raise ConfigError(f"{name} {shown(text)} holds a letter right before a quote, as in r'...': put a space there")
     bare = _TEXT.sub(" ", text)
     if any(mark in bare for mark in (";", "--", "/*", "->", "'", '"', "`")):
-        raise ConfigError(f"{name} {shown(text)} holds a comment, a lambda, an open quote or a semicolon: remove it")
+        raise ConfigError(
+            f"{name} {shown(text)} holds a comment, a lambda, a backquote, an open quote or a semicolon: remove it"
+        )
     if not _BARE.fullmatch(bare):
         strange = sorted({char for char in bare if not _BARE.fullmatch(char)})
         raise ConfigError(f"{name} {shown(text)} holds {shown(strange[0])} outside of quotes: remove it")
@@ -65,4 +84,29 @@ def check_expression(text: object, *, name: str) -> str:
     for function in _CALL.findall(bare):
         if function.lower() not in FUNCTIONS:
             raise ConfigError(f"{name} may not call {function!r}: {did_you_mean(function, FUNCTIONS)}")
+    _check_moments(text, name)
     return text
+
+
+def _check_moments(text: str, name: str) -> None:
+    """Refuse what stands for the time of the run. A text is refused wherever it stands: only Spark knows its types."""
+    if _NO_ARGUMENT.search(_TEXT.sub("''", text)):
+        raise ConfigError(f"{name} {shown(text)} asks unix_timestamp() for the time of the run, {_INSTEAD}")
+    for quoted in _TEXT.findall(text):
+        if _MOMENT.fullmatch(quoted[1:-1]):
+            word = quoted[1:-1].split()[0].lower()
+            raise ConfigError(
+                f"{name} {shown(text)} holds {shown(quoted[1:-1])}, for Spark the time of the run, {_INSTEAD}; "
+                f"where only the word is meant, write rlike '^{word}$'"
+            )
+
+
+def check_bare_words(text: str, columns: Iterable[str], *, name: str) -> None:
+    """Refuse words that are functions without brackets, but for those that are columns: a column goes first."""
+    known = {column.lower() for column in columns}
+    for word in _WORD.findall(_TEXT.sub(" ", text)):
+        if word.lower() in BARE and word.lower() not in known:
+            raise ConfigError(
+                f"{name} {shown(text)} uses {word}, and no column is called so at that place: Spark takes it for a "
+                f"function, {_INSTEAD}"
+            )

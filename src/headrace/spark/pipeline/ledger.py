@@ -7,12 +7,15 @@ the plan believed. One JSON file a batch, put in place by a rename; a batch repl
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from headrace.errors import HeadraceError
 from headrace.spark.pipeline.places import Place
+
+BATCH: Final = re.compile(r"batch=[0-9]+\.json")  # anything else is none, as a file that was not finished
 
 
 class LedgerBroken(HeadraceError):
@@ -102,7 +105,7 @@ class Ledger:
         found = []
         for folder in self._place.names(self.path):
             query = folder.removeprefix("query=")
-            names = [name for name in self._place.names(f"{self.path}/{folder}") if name.startswith("batch=")]
+            names = filter(BATCH.fullmatch, self._place.names(f"{self.path}/{folder}"))
             texts = [self._place.read(f"{self.path}/{folder}/{name}") for name in names]
             found += [account_of(json.loads(text)) for text in texts if text is not None and query]
         return sorted(found, key=lambda one: (one.finished_ms, one.batch))

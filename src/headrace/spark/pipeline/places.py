@@ -8,12 +8,14 @@ from __future__ import annotations
 import shutil
 import uuid
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
-from headrace.errors import ConfigError
+from headrace.errors import ConfigError, HeadraceError
+
+WHOLE: Final = "new"  # the mark of a text that waits for its place
 
 
 class Place(Protocol):
@@ -106,22 +108,47 @@ class HadoopPlace:
     def read(self, path: str) -> str | None:
         """Not as a table: Spark's readers pass over names that begin with an underscore."""
         system, where = self._at(path)
-        if not system.exists(where):
-            return None
+        whole = self._beside(path, WHOLE)
+        for found in (where, whole, where):  # a writer may be between its last two steps, or have died there
+            if system.exists(found):
+                return self._text(system, found)
+        return None
+
+    def write(self, path: str, text: str) -> None:
+        """Readers see the old text or the new one, wherever a writer dies.
+
+        Few of these file systems rename onto a file that is there. So the new text waits beside the old one, whole,
+        before that is deleted, and read() finds it.
+        """
+        system, where = self._at(path)
+        half, whole = self._beside(path, uuid.uuid4().hex[:8]), self._beside(path, WHOLE)
+        if system.exists(whole) and not system.exists(where):
+            self._rename(system, whole, where)  # of a writer that died in between
+        out = system.create(half, True)
+        try:
+            out.write(bytearray(text.encode()))
+        finally:
+            out.close()
+        system.delete(whole, False)
+        self._rename(system, half, whole)
+        system.delete(where, False)
+        self._rename(system, whole, where)
+
+    def _text(self, system: Any, where: Any) -> str:
         stream = system.open(where)
         try:
             return str(self._jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8"))
         finally:
             stream.close()
 
-    def write(self, path: str, text: str) -> None:
-        system, where = self._at(path)
-        half = self._jvm.org.apache.hadoop.fs.Path(f"{path}.{uuid.uuid4().hex[:8]}")
-        out = system.create(half, True)
-        out.write(bytearray(text.encode()))
-        out.close()
-        system.delete(where, False)
-        system.rename(half, where)
+    def _beside(self, path: str, mark: str) -> Any:
+        """A name that neither readers of a table nor the ledger look at."""
+        folder, _, name = path.rpartition("/")
+        return self._jvm.org.apache.hadoop.fs.Path(f"{folder}/_{name}.{mark}")
+
+    def _rename(self, system: Any, source: Any, target: Any) -> None:
+        if not system.rename(source, target):
+            raise HeadraceError(f"{target}: the file system refused to move {source.getName()} here")
 
     def names(self, folder: str) -> list[str]:
         system, where = self._at(folder)

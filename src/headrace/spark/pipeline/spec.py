@@ -22,10 +22,11 @@ from typing import Any, Final, Literal
 from headrace.errors import ConfigError
 from headrace.names import check_stream
 from headrace.options import DURATION_LIMIT_MS, did_you_mean, shown, whole_number
-from headrace.spark.pipeline.expressions import check_expression
+from headrace.spark.pipeline.expressions import check_bare_words, check_expression
 
 NAME: Final = re.compile(r"[a-z][a-z0-9_-]{0,63}", re.ASCII)
 COLUMN: Final = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,127}", re.ASCII)
+ENTRY: Final = ("entry_stream", "entry_id", "entry_at")  # columns that every row has
 RESERVED: Final = frozenset({"query", "batch"})  # partition columns of a table
 _TYPE: Final = re.compile(
     r"string|boolean|tinyint|smallint|int|bigint|float|double|date|timestamp|binary"
@@ -241,6 +242,7 @@ class Pipeline:
             if not SPARK_VALUE.fullmatch(self.spark[word]):
                 raise ConfigError(f"[spark] {word} is {shown(self.spark[word])}: give a number, a size or one word")
         self._check_names()
+        self._check_expressions()
 
     @property
     def table_name(self) -> str:
@@ -258,7 +260,7 @@ class Pipeline:
             twice = sorted({name for name in names if names.count(name) > 1})
             if twice:
                 raise ConfigError(f"two things are called {what} {twice[0]!r}: rename one")
-        known = (*columns, "entry_stream", "entry_id", "entry_at")
+        known = (*columns, *ENTRY)
         used = [(f"route {one.name}", one.columns) for one in self.routes]
         used += [
             (f"aggregate {one.name}", (one.time, *one.by, *((one.of,) if one.of else ()))) for one in self.aggregates
@@ -268,3 +270,16 @@ class Pipeline:
             for name in names_used:
                 if name not in known:
                     raise ConfigError(f"{what} uses the column {shown(name)}: {did_you_mean(name, known)}")
+
+    def _check_expressions(self) -> None:
+        """Each with the columns that are there when it is computed."""
+        columns = [*ENTRY, *self.decode.columns]
+        for rule in self.validate:
+            check_bare_words(rule.rule, columns, name=f"rule {rule.name}")
+        if self.deduplicate is not None:
+            check_bare_words(self.deduplicate.key, columns, name="deduplicate.key")
+        for one in self.enrich:
+            check_bare_words(one.expression, columns, name=f"enrich.{one.name}.expression")
+            columns.append(one.name)
+        for route in self.routes:
+            check_bare_words(route.when, columns, name=f"route {route.name}.when")

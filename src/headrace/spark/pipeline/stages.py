@@ -24,12 +24,11 @@ from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's own exa
 
 from headrace.spark.options import Address
 from headrace.spark.pipeline.claims import claimed
-from headrace.spark.pipeline.spec import Decode, Deduplicate, Enrich, Route, Rule
+from headrace.spark.pipeline.spec import ENTRY, Decode, Deduplicate, Enrich, Route, Rule
 
 OUT: Final = "out"
 DUPLICATE: Final = "duplicate"
 QUARANTINED: Final = "quarantined"
-ENTRY: Final = ("entry_stream", "entry_id", "entry_at")
 MARKS: Final = ("_status", "_reason", "_raw")
 PARTS_OF_DAY: Final = ((6, "night"), (12, "morning"), (18, "afternoon"), (24, "evening"))
 

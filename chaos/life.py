@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 
 from tests.support.history import Event
@@ -21,10 +22,12 @@ class Life:
     @property
     def has_effect(self) -> bool:
         """Whether an ack was said that the server did not refuse. An answer that is missing may have been a yes, also
-        where the ack was said again and refused then."""
+        where the ack was said again and refused then. One delivery can be given twice, where a group was set back: each
+        ack has its own answer."""
+        said = Counter(_token(event) for event in self.invoked if event.op == "ack")
         refused = [event for event in self.answered if event.op == "ack" and event.kind == "fail"]
-        refused = [event for event in refused if not event.about.get("resent")]
-        return any(event.op == "ack" and not any(same(event, one) for one in refused) for event in self.invoked)
+        said.subtract(_token(event) for event in refused if not event.about.get("resent"))
+        return any(left > 0 for left in said.values())
 
     @property
     def events(self) -> list[Event]:
@@ -40,4 +43,8 @@ class Life:
 
 def same(one: Event, other: Event) -> bool:
     """Whether two events speak of the same delivery."""
-    return one.owner == other.owner and one.attempt == other.attempt
+    return _token(one) == _token(other)
+
+
+def _token(event: Event) -> tuple[str, int]:
+    return event.owner, event.attempt

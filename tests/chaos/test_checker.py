@@ -64,6 +64,13 @@ def test_s1_an_ack_that_was_refused_is_no_effect() -> None:
     assert broken(unanswered.judged()) == set()
 
 
+def test_s1_one_delivery_may_be_given_twice_where_a_group_was_set_back_and_be_acked_the_second_time() -> None:
+    twice = Tale().add().start("a", 2).ends("ack", "fail", "a", 2).start("a", 2).ends("ack", "ok", "a", 2)
+    assert broken(twice.judged(promise=Promise(burns=1, keeps=False))) == set()
+    refused = Tale().add().start("a", 2).ends("ack", "fail", "a", 2).start("a", 2).ends("ack", "fail", "a", 2)
+    assert broken(refused.judged(promise=Promise(burns=1, keeps=False))) == {"S1"}
+
+
 def test_s1_an_effect_that_goes_with_the_ack_is_there() -> None:
     tale = Tale().add().tell("start", "", "1-0", "a", 1, n=1, do="sink").ends("ack", "ok", "a", 1)
     assert broken(tale.judged(Left(ids={"1-0"}, sink=[("1-0", 1)]))) == set()

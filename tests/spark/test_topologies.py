@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -65,6 +66,16 @@ def filled(where: Any, names: list[str], count: int) -> set[tuple[str, str]]:
     return {(name, id_) for name in names for id_ in fill(where, name, count)}
 
 
+@contextmanager
+def added_later(cluster: Cluster, name: str, seconds: float) -> Iterator[None]:
+    """A message that comes while something waits for it. Its answer is waited for too: the next test may stop the
+    cluster."""
+    timer = threading.Timer(seconds, cluster.sync().xadd, (name, {"a": "b"}))
+    timer.start()
+    yield
+    timer.join()
+
+
 @pytest.mark.parametrize("count", [30, 600])
 def test_streams_of_every_master_are_found_by_a_pattern_and_read_once(
     cluster: Cluster, prefix: str, count: int
@@ -103,8 +114,8 @@ def test_waiting_for_streams_of_several_slots_ends_with_the_first_message(
     begun = time.monotonic()
     assert arrivals.wait(last, 200) == set()
     assert 0.15 < time.monotonic() - begun < 1.5
-    threading.Timer(0.1, cluster.sync().xadd, (names[2], {"a": "b"})).start()
-    assert arrivals.wait(last, 5_000) == {names[2]}
+    with added_later(cluster, names[2], 0.1):
+        assert arrivals.wait(last, 5_000) == {names[2]}
     assert time.monotonic() - begun < 3
 
 
@@ -153,10 +164,10 @@ def test_a_slot_that_moves_while_its_master_waits_is_asked_for_at_the_other(
     assert arrivals.wait(last, 100) == set()
     source = cluster.member_of(names[0])
     move_classic(cluster, names[0], source, another(cluster, source))
-    threading.Timer(0.3, cluster.sync().xadd, (names[0], {"a": "b"})).start()
     until = time.monotonic() + 5
-    while not (found := arrivals.wait(last, 1_000)):
-        assert time.monotonic() < until
+    with added_later(cluster, names[0], 0.3):
+        while not (found := arrivals.wait(last, 1_000)):
+            assert time.monotonic() < until
     assert found == {names[0]}
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
 import subprocess
@@ -171,7 +172,7 @@ def test_a_small_demo_tells_its_story_and_its_ledger_adds_up() -> None:
     assert words >= {"killed", "paused", "woken", "rescued", "refused", "died", "buried"}
 
 
-def test_an_interrupted_demo_takes_its_workers_with_it() -> None:
+def test_an_interrupted_demo_takes_its_workers_with_it_also_one_that_is_paused() -> None:
     # In the background of a shell SIGINT is ignored, and so by whatever is started there: the demo is to hear it.
     hearing = {"preexec_fn": lambda: signal.signal(signal.SIGINT, signal.default_int_handler)}
     words = [*DEMO, "--payments", "5000", "--plain"]
@@ -183,6 +184,7 @@ def test_an_interrupted_demo_takes_its_workers_with_it() -> None:
         if len(workers) == 3:
             break
     time.sleep(0.5)
+    os.kill(workers[1], signal.SIGSTOP)
     demo.send_signal(signal.SIGINT)
     demo.stdout.read()
     assert demo.wait(20) == 130

@@ -23,7 +23,8 @@ from headrace.demo.journal import PATH_VARIABLE
 from headrace.supervisor import RunOptions, Supervisor
 
 TARGET: Final = "headrace.demo.worker:app"
-PATIENCE_S: Final = 15.0
+GRACE_S: Final = 5.0
+PATIENCE_S: Final = 30.0  # longer than the supervisor's own, which kills what does not drain
 
 
 class Crew:
@@ -42,7 +43,8 @@ class Crew:
                 stderr=sink,
                 start_new_session=True,  # Ctrl-C reaches the demo alone, which ends them in order
             )
-        threading.Thread(target=self._listen, name="crew", daemon=True).start()
+        self._listener = threading.Thread(target=self._listen, name="crew", daemon=True)
+        self._listener.start()
 
     def _listen(self) -> None:
         assert self._supervisor.stdout is not None
@@ -74,7 +76,9 @@ class Crew:
         return at
 
     def stop(self) -> int:
-        """Let them finish what they do and end; answers the supervisor's exit code."""
+        """Let them finish what they do and end, the paused ones too; answers the supervisor's exit code."""
+        for pid in self.pids:
+            self.signal(pid, signal.SIGCONT)
         if self.alive:
             self._supervisor.terminate()
         try:
@@ -82,10 +86,13 @@ class Crew:
         except subprocess.TimeoutExpired:
             self._supervisor.kill()  # the workers notice, and end by themselves
             code = self._supervisor.wait()
-        for pipe in (self._supervisor.stdin, self._supervisor.stdout):
-            if pipe is not None:
-                with contextlib.suppress(OSError):
-                    pipe.close()
+        assert self._supervisor.stdin is not None
+        with contextlib.suppress(OSError):
+            self._supervisor.stdin.close()
+        self._listener.join(1.0)
+        if not self._listener.is_alive():  # a pipe that somebody reads cannot be closed
+            assert self._supervisor.stdout is not None
+            self._supervisor.stdout.close()
         return code
 
 
@@ -108,7 +115,7 @@ def main(words: list[str]) -> int:
     url, processes = words
     logs.configure("WARNING")
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    options = RunOptions(TARGET, processes=int(processes), log_level="WARNING", grace_s=5.0)
+    options = RunOptions(TARGET, processes=int(processes), log_level="WARNING", grace_s=GRACE_S)
     return Supervisor(options, url, _tell).run()
 
 

@@ -89,7 +89,7 @@ class Story:
             self.killed = self._blow(signal.SIGKILL)
         elif self.paused is None and share >= PAUSE_AT and self.killed is not None and self.killed.told:
             self.paused = self._blow(signal.SIGSTOP)
-        elif self.paused is not None and not self.woken_at and now - self.paused.at >= PAUSE_S:
+        elif self.paused is not None and self.paused.told and not self.woken_at and now - self.paused.at >= PAUSE_S:
             self.woken_at = self.crew.signal(self.paused.rescue.pid, signal.SIGCONT)
             self.screen.say("woken", f"worker {self.paused.rescue.pid} by SIGCONT: it believes it still owns them")
 

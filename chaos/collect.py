@@ -41,7 +41,8 @@ def collect(stage: Stage, left: Left) -> None:
     for stream in stage.streams:
         _collect_stream(client, stream, f"{stream}/" if stage.qualified else "", left)
         keys = keys_of(stream)
-        expected |= {stream, keys.dead_letters, sink_of(stream), keys.owners(GROUP), keys.floor(GROUP)}
+        expected |= {stream, keys.dead_letters, sink_of(stream), keys.owners(GROUP)}
+        expected |= {keys.floor(GROUP), keys.looked(GROUP)}
     found = {key.decode("utf-8", "backslashreplace") for key in client.scan_iter(count=1000)}
     left.keys = {key for key in found - expected if ":hr:added:" not in key and not key.startswith("bystander:")}
     nodes: list[Any] = [*stage.topology.nodes]

@@ -96,6 +96,10 @@ def _claims_counted() -> None:
     endings.Endings._release = release  # type: ignore[method-assign]  # noqa: SLF001
 
 
+def _never_pulled_back() -> None:
+    _swap("pull_back", ("if not is_lower(last, at) then", "if true then"))
+
+
 _FENCE: Final = frozenset({"S3", "S4", "S6"})
 
 MUTANTS: Final[Mapping[str, Mutant]] = {
@@ -133,6 +137,15 @@ MUTANTS: Final[Mapping[str, Mutant]] = {
             "roll-short-grace",
             _claims_counted,
             frozenset({"S5"}),
+        ),
+        Mutant(
+            "never-pulled-back",
+            "a group that stays ahead of a stream that was set back",
+            "stream-set-back",
+            _never_pulled_back,
+            frozenset({"S1"}),
+            ("redis6", "redis8"),  # 7.0 and later have a lag that does not end: late, and not lost
+            seconds=3.5,
         ),
     )
 }

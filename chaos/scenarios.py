@@ -329,6 +329,15 @@ ROWS: Final = (
         promise=Promise(keeps=False),
     ),
     Scenario(
+        21,
+        "stream-set-back",
+        "XSETID back, below what was read",
+        Traffic(QUICK, rate=2_000),
+        # So early that traffic goes on below the ids that were cut, and long before they come again.
+        (Plan("set-stream-back", (1.5, 1.5), most=1),),
+        promise=Promise(keeps=False, trims=True),
+    ),
+    Scenario(
         22,
         "poison",
         "poison: fails, kills, hangs",

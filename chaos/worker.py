@@ -40,6 +40,7 @@ RARE: Final = frozenset(
         "alone_total",
         "stalled_total",
         "group_recreated_total",
+        "group_pulled_back_total",
         "recovery_duplicate_ack_total",
         "reconnected_total",
         "owner_removed_total",

@@ -40,6 +40,7 @@ FAULTS: Final[Mapping[str, Fault]] = {
         keys.destroy_group,
         keys.wrong_type,
         keys.set_id_back,
+        keys.set_stream_back,
         clock.move_clock,
         disk.fill_disk,
         failover.failover_partitioned,

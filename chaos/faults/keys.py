@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from chaos.worker import GROUP
 from headrace.names import keys_of, waiting_group
+from tests.support.setback import set_ahead, set_back
 
 if TYPE_CHECKING:
     from chaos.stage import Stage
@@ -103,6 +104,19 @@ async def wrong_type(stage: Stage, rng: random.Random, /, *, s: float = 0.6) -> 
     await asyncio.sleep(s * rng.uniform(0.7, 1.3))
     admin.eval(_SHOW, 2, letters, aside)
     stage.healed_fault("WRONGTYPE")
+
+
+async def set_stream_back(stage: Stage, rng: random.Random, /, *, ahead_s: int = 60, s: float = 0.5) -> None:
+    """Ids of the future, as a wrong clock gives them, for a moment; then they are cut away and XSETID puts the stream
+    back: what is added now comes below what the group has read, and the server would never hand it out."""
+    admin: Any = stage.topology.admin
+    stage.note_fault("XSETID back", forgets=True, before_s=s)
+    future_ms = set_ahead(admin, stage.stream, ahead_s)
+    await asyncio.sleep(s * rng.uniform(0.7, 1.3))
+    cut = set_back(admin, stage.stream, f"{future_ms}-0", GROUP, waiting_group(GROUP))
+    ids, held = ([stage.id_of(id_) for id_ in found] for found in (cut.ids, cut.held))
+    stage.pen.note("trim", ids=ids, held=held)
+    stage.healed_fault("XSETID back")
 
 
 async def set_id_back(stage: Stage, rng: random.Random, /, *, back: int = 50) -> None:

@@ -2,6 +2,8 @@
 
     floor       the lowest id that is not finished yet, kept beside the group, so that a group that vanishes can be made
                 again without handing out everything a second time (SPEC 3)
+    place       a group that is ahead of its stream, because somebody set that back, is set back too: what is added
+                would never be handed out (ADR 14)
     owners      owners gone for longer than their retention, with nothing pending, are removed (SPEC 19), also those
                 that joined and never read: the server knows no such consumer, only their entry tells of them
     levels      lag, pending, waiting, oldest idle, for the recorder
@@ -22,7 +24,7 @@ from headrace.errors import HeadraceError, NoGroup, Verdict, classify
 from headrace.member import Member
 from headrace.policy import spread
 from headrace.recorder import NoRecorder, Recorder
-from headrace.redis import commands, scripts
+from headrace.redis import commands, replies, scripts
 from headrace.redis.link import Link
 
 log = logging.getLogger("headrace")
@@ -40,6 +42,7 @@ class Janitor:
         self._recorder = recorder
         self._in_flight = in_flight
         self._owners_only = owners_only
+        self._said = replies.Pulled("even")  # what nobody but the user can help is said once
 
     async def run(self) -> None:
         turn = random.randrange(ROUNDS)
@@ -48,7 +51,7 @@ class Janitor:
             turn = (turn + 1) % ROUNDS
             try:
                 if not self._owners_only:
-                    await self.keep_floor()
+                    await self.look(thorough=turn == 0)
                 if turn == 0:
                     await self.round()
             except NoGroup:
@@ -62,6 +65,30 @@ class Janitor:
         await self.remove_owners()
         if not self._owners_only and not isinstance(self._recorder, NoRecorder):
             await self.record_levels()
+
+    async def look(self, *, thorough: bool = False) -> None:
+        """At where the group is: it is put right first, and then noted."""
+        await self.pull_back(thorough=thorough)
+        await self.keep_floor()
+
+    async def pull_back(self, *, thorough: bool = False) -> None:
+        member = self._member
+        found = await self._link.call(scripts.pull_back(member.keys, member.group, thorough=thorough))
+        points.reached("janitor.pulled")
+        if found.kind == "pulled":
+            self._recorder.count("group_pulled_back_total", 1, **member.labels)
+            log.error(
+                "group.pulled_back stream=%s group=%s from %s to %s: the stream was set back below it; messages after "
+                "that are handed out, some of them again",
+                *(*member.labels.values(), found.before, found.after),
+            )
+        elif found.kind in ("ahead", "refused") and found != self._said:
+            log.error(
+                "group.ahead stream=%s group=%s: what is added at or below %s is never handed out; if that is not "
+                "meant: XGROUP SETID %s %s %s",
+                *(*member.labels.values(), found.before, member.stream, member.group, found.after),
+            )
+        self._said = found
 
     async def keep_floor(self) -> None:
         await self._link.call(scripts.keep_floor(self._member.keys, self._member.group))

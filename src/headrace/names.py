@@ -181,6 +181,10 @@ class Keys:
         """String: the smallest id not finished, from which a vanished group resumes (SPEC 3)."""
         return f"{self.prefix}{OWN_MARK}floor:{group}"
 
+    def looked(self, group: str) -> str:
+        """String: when the group was last seen not to be ahead of its stream, and where both were (ADR 14)."""
+        return f"{self.prefix}{OWN_MARK}looked:{group}"
+
     def lock(self, id_: str) -> str:
         """String: who works on a message of a handler that recovers by requeue (SPEC 46)."""
         return f"{LOCK_MARK}{self.prefix}:{id_}"

@@ -24,6 +24,7 @@ NAMES: Final = (
     "outbox.answered",  # gathered acks are answered, and not settled
     "outbox.ended",  # other outcomes are answered, and not settled
     "lifeline.renewed",  # leases are renewed
+    "janitor.pulled",  # a group that was ahead of its stream is set back, and nobody was told
     "janitor.kept",  # the floor is noted
     "worker.stopping",  # nothing is read any more
     "worker.released",  # the last outcomes are answered, the owner is still in its group

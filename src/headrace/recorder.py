@@ -36,6 +36,7 @@ NAMES: dict[str, Metric] = {
     "found_total": Metric("counter", "Deliveries held by this owner that it did not know of"),
     "trimmed_total": Metric("counter", "Pending messages that were trimmed or deleted: lost"),
     "group_recreated_total": Metric("counter", "Times the group had vanished and was created again"),
+    "group_pulled_back_total": Metric("counter", "Times the stream had been set back, and its group after it"),
     # outcomes
     "handled_total": Metric("counter", "Handler runs by how they ended", (*GROUP, "outcome")),
     "acked_total": Metric("counter", "Deliveries acknowledged"),

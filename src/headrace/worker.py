@@ -208,7 +208,7 @@ class Worker:
         lane.heard_lease(joined.lease_ms)
         await lane.engine.check(lane.out_link)
         points.reached("worker.joined")
-        await lane.janitor.keep_floor()
+        await lane.janitor.look()
         await lane.read_link.open()
 
     def _marks(self, index: int) -> Marks:

@@ -12,6 +12,7 @@ from headrace import App, Delivery
 from headrace.errors import GroupLost
 from tests.support.looking import fill, pending, waiting
 from tests.support.servers import Server
+from tests.support.setback import set_ahead, set_back
 from tests.support.stays import stays
 from tests.support.wait import wait_until
 from tests.support.workshop import GROUP, Ledger, counted
@@ -108,6 +109,54 @@ async def test_a_group_that_vanished_comes_back_below_its_unfinished_messages_an
     assert set(ledger.ids[5_005:]) <= {*held, fresh}
     assert counted(app, "group_recreated_total") == 1
     assert "group.recreated" in caplog.text
+
+
+async def test_what_is_added_to_a_stream_that_was_set_back_is_handed_out_all_the_same(
+    server: Server, stream: str, make_app: MakeApp, caplog: pytest.LogCaptureFixture
+) -> None:
+    """ADR 14: ids of the future were cut away by hand, and what comes now is below what the group has read."""
+    app, ledger = make_app(server), Ledger()
+    orders = app.stream(stream)
+
+    @orders.handler(group=GROUP, lease="400ms")
+    async def bill(order: Any, delivery: Delivery[Any]) -> None:
+        ledger.note(order, delivery)
+
+    async with app.worker() as worker:
+        first = (await orders.add({"n": 0})).id
+        future_ms = set_ahead(server.sync(), stream, 60)
+        future = (await orders.add({"n": 1})).id
+        await wait_until(lambda: counted(app, "handled_total", outcome="ack") == 2)
+        await worker.lanes[0].janitor.look()
+        set_back(server.sync(), stream, f"{future_ms}-0", GROUP)
+        after = [(await orders.add({"n": 2 + n})).id for n in range(3)]
+        assert after[-1] < future
+        await wait_until(lambda: counted(app, "handled_total", outcome="ack") == 5)
+    assert ledger.ids == [first, future, *after]
+    assert counted(app, "group_pulled_back_total") == 1
+    assert "group.pulled_back" in caplog.text
+
+
+@pytest.mark.servers("redis8", "redis6")
+async def test_a_worker_that_may_not_set_its_group_back_says_what_to_do_and_says_it_once(
+    server: Server, stream: str, make_app: MakeApp, caplog: pytest.LogCaptureFixture
+) -> None:
+    """ADR 14: nor does one that has never seen it otherwise; it may be meant."""
+    app, ledger = make_app(server), Ledger()
+    orders = app.stream(stream)
+
+    @orders.handler(group=GROUP, lease="400ms", start="99999999999999-0")
+    async def bill(order: Any, delivery: Delivery[Any]) -> None:
+        ledger.note(order, delivery)
+
+    async with app.worker() as worker:
+        added = (await orders.add({"n": 0})).id
+        for _ in range(3):
+            await worker.lanes[0].janitor.look(thorough=True)
+        told = [record.getMessage() for record in caplog.records if "group.ahead" in record.getMessage()]
+        assert f"XGROUP SETID {stream} {GROUP} {added}" in told[-1]
+        assert len(told) <= 2, "before the add, and after it"
+        assert ledger.ids == []
 
 
 async def test_what_waited_for_its_retry_survives_a_vanished_group(

@@ -36,6 +36,7 @@ SHORT = [
     ("trimmed", "valkey9", 2.5),
     ("vanished", "redis7", 7.0),
     ("set-back", "redis6", 7.0),
+    ("stream-set-back", "redis6", 3.5),
     ("keyspace-requeue", "valkey9", 3.0),
     ("wrong-type", "redis8", 2.5),
     ("poison", "valkey9", 2.0),

@@ -20,10 +20,10 @@ OwnServer = Callable[..., Server]
 _SLOWER = {"client|setname", "client|id", "client|unblock", "client|kill", "client|list", "info", "xautoclaim"}
 SPARE = {
     "producer": {"client|setname", "client|id"},
-    "worker": _SLOWER,
+    "worker": _SLOWER | {"xgroup|setid"},
     "operator": {"client|setname", "client|id", "info", "get", "mget", "exists", "type", "xinfo|stream"},
     "parts-producer": {"client|setname", "client|id"},
-    "parts-worker": _SLOWER,
+    "parts-worker": _SLOWER | {"xgroup|setid"},
     "parts-owner": _SLOWER | {"xgroup|setid"},
     "go": {"client|setname", "client|id", "client|unblock"},
     "spark-source": {"client|setname", "client|id"},

@@ -132,6 +132,7 @@ def work(life: Life) -> None:
     say(commands.consumers(keys, GROUP))
     say(commands.stream_info(keys))
     say(scripts.levels(keys, GROUP))
+    say(scripts.pull_back(keys, GROUP))
     say(scripts.keep_floor(keys, GROUP))
     life.scene(0)
     life.client.execute_command("XGROUP", "CREATECONSUMER", life.stream, GROUP, "old")

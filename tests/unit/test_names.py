@@ -113,6 +113,7 @@ def test_derived_names_read_as_the_design_says() -> None:
     assert plain.due("billing") == "{orders}:hr:due:billing"
     assert plain.owners("billing") == "{orders}:hr:owners:billing"
     assert plain.floor("billing") == "{orders}:hr:floor:billing"
+    assert plain.looked("billing") == "{orders}:hr:looked:billing"
     assert plain.dead_letters == "{orders}:dlq"
     assert plain.sink("q1") == "{orders}:hr:sink:q1"
     assert published_key(plain.stage("q1", 7, "a1")) == "{orders}:hr:stage:2:q1:7:a1:n"
@@ -136,6 +137,7 @@ def _all(keys: Keys, group: str, key: str) -> dict[tuple[object, ...], str]:
         (stream, "due", group): keys.due(group),
         (stream, "owners", group): keys.owners(group),
         (stream, "floor", group): keys.floor(group),
+        (stream, "looked", group): keys.looked(group),
         (stream, "once", group, key): keys.once(group, key),
         (stream, "added", key): keys.added(key),
         (stream, "sink", key): keys.sink(key),

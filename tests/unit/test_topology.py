@@ -39,6 +39,7 @@ def test_every_helper_key_is_in_its_streams_slot(name: str) -> None:
         keys.due("g"),
         keys.owners("g"),
         keys.floor("g"),
+        keys.looked("g"),
         keys.once("g", "k"),
         keys.added("k"),
     )

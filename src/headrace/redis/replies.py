@@ -231,6 +231,16 @@ class Regrouped(NamedTuple):
         return cls(reply[0].decode(), reply[1].decode())  # type: ignore[arg-type]  # regroup.lua says no other
 
 
+class Pulled(NamedTuple):
+    kind: Literal["even", "pulled", "refused", "ahead"]
+    before: str = ""
+    after: str = ""
+
+    @classmethod
+    def of(cls, reply: list[bytes]) -> Pulled:
+        return cls(*(word.decode() for word in reply))  # type: ignore[arg-type]  # pull_back.lua says no other
+
+
 class Levels(NamedTuple):
     lag: int
     lag_exact: bool  # False: at least so many

@@ -46,6 +46,7 @@ _JOIN = load("join")
 _STAY = load("stay")
 _REMOVE_OWNER = load("remove_owner")
 _KEEP_FLOOR = load("keep_floor")
+_PULL_BACK = load("pull_back")
 _ENSURE_GROUP = load("ensure_group")
 _AGREE = load("agree")
 _REGROUP = load("regroup")
@@ -334,6 +335,11 @@ def remove_owner(keys: Keys, group: str, owner: str, min_idle_ms: int = 0) -> Ca
 def keep_floor(keys: Keys, group: str) -> Call[str]:
     """Note where the group would have to go on if it vanished (SPEC 3)."""
     return Call((2, keys.stream, keys.floor(group), group, waiting_group(group)), text, _KEEP_FLOOR)
+
+
+def pull_back(keys: Keys, group: str, *, thorough: bool = False) -> Call[replies.Pulled]:
+    """Set a group back that is ahead of its stream, because the stream was set back (ADR 14)."""
+    return Call((2, keys.stream, keys.looked(group), group, int(thorough)), replies.Pulled.of, _PULL_BACK)
 
 
 def ensure_group(keys: Keys, group: str, start: str = "0") -> Call[bool]:

@@ -20,6 +20,7 @@ from tests.support.wait import wait_until
 ROOT: Final = Path(__file__).resolve().parents[1]
 REPLACE_S: Final = 0.05  # after so long a dead worker is replaced
 STOP_S: Final = 30.0
+WORK: Final = "from chaos.worker import from_environment, main; main(from_environment())"
 
 
 @dataclass(slots=True)
@@ -66,7 +67,7 @@ class Zygote:
 
     async def start(self) -> None:
         self._process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "chaos.zygote"),
+            *(sys.executable, "-m", "tests.support.zygote", "chaos.worker"),
             cwd=ROOT,
             env=self._env,
             stdin=asyncio.subprocess.PIPE,
@@ -83,7 +84,8 @@ class Zygote:
         self._next += 1
         born: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._waiting[self._next] = born
-        order = {"number": self._next, "log": str(worker.log), "settings": worker.settings}
+        env = {**self._env, VARIABLE: json.dumps(worker.settings)}
+        order = {"number": self._next, "log": str(worker.log), "env": env, "code": WORK, "argv": []}
         self._process.stdin.write(json.dumps(order).encode() + b"\n")
         worker.pid = await born
         self._workers[worker.pid] = worker

@@ -13,10 +13,10 @@ from typing import Any, Final
 import redis
 
 from chaos.topology import USER, ServerPlan, version_of
+from tests.support.ports import LOOPBACK
 from tests.support.proxy import Behind
 from tests.support.servers import NATIVE, Server
 from tests.support.topologies import (
-    LOOPBACK,
     SERVICE,
     Cluster,
     Member,

@@ -4,7 +4,7 @@ Everything it notes goes to a file outside the Redis under test, before and afte
 (`ack`, `retry`, `release`, `bury`) with kind `invoke`, and its answer: `ok`, `fail` (refused: another owner has it) or
 `info` (nobody knows). The `invoke` of an ack is the external effect; its `ok` says that the fence let it count.
 
-Settings come as JSON in HEADRACE_CHAOS, or from the zygote. Mutants and crash points are switched on here and only
+Settings come as JSON in HEADRACE_CHAOS. Mutants and crash points are switched on here and only
 here, before the app is made: the product knows of neither.
 """
 
@@ -22,7 +22,7 @@ from collections.abc import Awaitable
 from pathlib import Path
 from typing import Any, Final
 
-from chaos import detour, mutants
+from chaos import detour, mutants, owning
 from chaos.orders import Order
 from headrace import App, Bury, Delivery, DeliveryLost, Effect, HeadraceError, Requeue
 from headrace.config import ConnectSettings
@@ -97,7 +97,9 @@ class Handler:
         await self._work(do, order.s, who)
         first = delivery.attempt == 1
         if do == "sink":
-            effect = Effect.xadd(sink_of(delivery.stream), {"id": delivery.id, "attempt": str(delivery.attempt)})
+            effect = Effect.xadd(
+                sink_of(delivery.stream), {"id": delivery.original_id, "attempt": str(delivery.attempt)}
+            )
             await self._end("ack", delivery.ack(effects=[effect]), delivery, who)
         elif do == "again" and first:
             await self._end("retry", delivery.retry(after="20ms"), delivery, who)
@@ -196,6 +198,7 @@ def make_app(settings: dict[str, Any]) -> App:
     for stream in settings["streams"]:
         options = {"max_bytes": settings["max_bytes"]} if "max_bytes" in settings else {}
         app.stream(stream, kind, **options).handler(group=GROUP, **handler)(handle)
+    owning.own(app, settings.get("owned", []), handler["lease"], pen)
     return app
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -16,11 +14,11 @@ import pytest
 from headrace import App
 from headrace.names import keys_of
 from headrace.partitions import Partitions
+from tests.support.forked import Forked
 from tests.support.history import History
 from tests.support.servers import Server
 from tests.support.wait import wait_until
 
-ROOT = Path(__file__).resolve().parents[2]
 KEYS, PER_KEY = 12, 25
 
 pytestmark = pytest.mark.servers("redis8", "redis6", "valkey9")
@@ -35,11 +33,11 @@ class Crew:
             ),
         }
         self.history = History(folder / "history")
-        self.processes: list[subprocess.Popen[bytes]] = []
+        self._log = folder / "log"
+        self.processes: list[Forked] = []
 
-    def hire(self) -> subprocess.Popen[bytes]:
-        words = [sys.executable, "-m", "tests.support.ordered"]
-        self.processes.append(subprocess.Popen(words, cwd=ROOT, env=self._env, stderr=subprocess.DEVNULL))
+    def hire(self) -> Forked:
+        self.processes.append(Forked("from tests.support.ordered import app; app.run()", (), self._env, self._log))
         return self.processes[-1]
 
     def done(self) -> list[tuple[str, int]]:

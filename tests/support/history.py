@@ -92,5 +92,7 @@ def _fits(event: Event, wanted: dict[str, Any]) -> bool:
 
 
 def _whole_lines(told: bytes) -> list[bytes]:
-    """The last line may be half written while it is read."""
-    return told[: told.rfind(b"\n") + 1].splitlines()
+    """The last line may be half written while it is read, and of one that was killed at the end of a page it stays so:
+    the next line follows it at once."""
+    lines = told[: told.rfind(b"\n") + 1].splitlines()
+    return [line[max(0, line.rfind(b'{"at":')) :] for line in lines]

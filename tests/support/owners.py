@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from collections import Counter, defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
 from headrace.names import keys_of
 from headrace.redis import ownership
 from headrace.redis.connect import Server as Address
+from tests.support.forked import ROOT
 from tests.support.history import Event, History
 from tests.support.wait import wait_until_sync
-from tests.support.workers import ROOT, SUPERVISE, Process
+from tests.support.workers import SUPERVISE, Process
 
 GROUP = "owners"
 
@@ -47,20 +47,19 @@ class Owners:
     # ── processes ──
 
     def start(self, *, ready: bool = True, **settings: Any) -> Process:
-        words = ["-c", f"from {self.program} import main; main()"]
-        return self._begin(words, settings, ready=1 if ready else 0)
+        return self._begin(f"from {self.program} import main; main()", (), settings, ready=1 if ready else 0)
 
     def supervise(self, processes: int = 1, **settings: Any) -> Process:
         told = json.dumps({"processes": processes})
-        words = ["-c", SUPERVISE.replace("tests.support.shop", "tests.support.rooms"), self.server.url, told]
-        return self._begin(words, settings, ready=processes)
+        code = SUPERVISE.replace("tests.support.shop", "tests.support.rooms")
+        return self._begin(code, (self.server.url, told), settings, ready=processes)
 
-    def _begin(self, words: list[str], settings: dict[str, Any], *, ready: int) -> Process:
+    def _begin(self, code: str, argv: Sequence[str], settings: dict[str, Any], *, ready: int) -> Process:
         told = {**self.settings, **settings, "url": self.server.url, "stream": self.stream}
         told["history"] = str(self.history.path)
         path = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
         env = {**os.environ, "HEADRACE_ROOMS": json.dumps(told), "PYTHONUNBUFFERED": "1", "PYTHONPATH": path}
-        process = Process([sys.executable, *words], env, self.folder / f"owner-{len(self.processes)}.log")
+        process = Process(code, argv, env, self.folder / f"owner-{len(self.processes)}.log")
         self.processes.append(process)
         if ready:
             process.ready(ready)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import socket
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -21,6 +20,7 @@ import redis
 
 from headrace.embedded import ConfigLines, Embedded, version_of
 from tests.support.binaries import MATRIX, NotToBeHad, cache_folder, find, obtain
+from tests.support.ports import free_port
 from tests.support.tls import TlsFiles, TlsFront
 from tests.support.wait import wait_until_sync
 
@@ -133,7 +133,7 @@ def start_server(
         raise ServerMissing(key)
     folder = Path(tempfile.mkdtemp(prefix="headrace-test-")) if dir is None else None
     lines: dict[str, str | int | Sequence[str]] = {"appendonly": "yes" if aof else "no"}
-    tls_port = _free_port() if tls and key in WITH_TLS else None
+    tls_port = free_port() if tls and key in WITH_TLS else None
     if tls is not None and tls_port is not None:
         lines.update(tls.server_config(tls_port))
     lines.update(config or {})
@@ -149,12 +149,6 @@ def start_server(
         server.stop()
         raise
     return server
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 # ── command line ─────────────────────────────────────────────────────────────────────────────────────

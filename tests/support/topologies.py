@@ -12,7 +12,6 @@ import os
 import secrets
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 from collections.abc import Callable, Sequence
@@ -27,12 +26,11 @@ from redis.retry import Retry
 
 from headrace.redis.topology import slot_of
 from tests.support.binaries import find
+from tests.support.ports import BUS, LOOPBACK, free_port
 from tests.support.servers import KEYS, ServerMissing
 from tests.support.tls import TlsFiles
 from tests.support.wait import wait_until_sync
 
-LOOPBACK = "127.0.0.1"
-BUS = 10_000  # a cluster node talks to the others on its port and this much more
 NODE_TIMEOUT_MS = 1_000
 DOWN_AFTER_MS = 800
 SERVICE = "shop"
@@ -50,22 +48,6 @@ def every(first: str) -> tuple[str, ...]:
 
 def _die_with_parent() -> None:
     ctypes.CDLL(None).prctl(_DEATH_OF_PARENT, signal.SIGKILL)
-
-
-def free_port() -> int:
-    """A port that is free now, and so is the one of its cluster bus.
-
-    Both lie below those that a system gives to outgoing connections: one of these would take it before the server does.
-    """
-    while True:
-        port = 10_000 + secrets.randbelow(10_000)
-        try:
-            for probed in (port, port + BUS):
-                with socket.socket() as probe:
-                    probe.bind((LOOPBACK, probed))
-        except OSError:
-            continue
-        return port
 
 
 @dataclass

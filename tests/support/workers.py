@@ -7,18 +7,17 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from tests.support.forked import Forked
 from tests.support.history import History
 from tests.support.servers import Server
 from tests.support.wait import wait_until_sync
 
-ROOT = Path(__file__).resolve().parents[2]
 GROUP = "billing"
 
 SUPERVISE = """
@@ -33,10 +32,10 @@ sys.exit(Supervisor(RunOptions(target="tests.support.shop:app", **options), url)
 class Process:
     """A worker, or the supervising parent of some. What it logs is in `log`."""
 
-    def __init__(self, words: list[str], env: dict[str, str], log: Path) -> None:
+    def __init__(self, code: str, argv: Sequence[str], env: dict[str, str], log: Path) -> None:
         self.log_file = log
-        with log.open("ab") as sink:
-            self._popen = subprocess.Popen(words, cwd=ROOT, env=env, stdin=subprocess.DEVNULL, stdout=sink, stderr=sink)
+        log.touch()
+        self._popen = Forked(code, argv, env, log)
 
     @property
     def pid(self) -> int:
@@ -117,24 +116,22 @@ class Workers:
 
     def start(self, *, ready: bool = True, **settings: Any) -> Process:
         """A plain worker process: app.run()."""
-        words = ["-c", "from tests.support.shop import main; main()"]
-        return self._begin(words, settings, ready=1 if ready else 0)
+        return self._begin("from tests.support.shop import main; main()", (), settings, ready=1 if ready else 0)
 
     def supervise(
         self, processes: int = 1, *, parent: str = "", ready: bool = True, options: Any = None, **settings: Any
     ) -> Process:
         """A supervising parent and its children, as `headrace run` starts them; `parent` is its own URL."""
         told = json.dumps({"processes": processes, **(options or {})})
-        words = ["-c", SUPERVISE, parent or self.url, told]
-        return self._begin(words, settings, ready=processes if ready else 0)
+        return self._begin(SUPERVISE, (parent or self.url, told), settings, ready=processes if ready else 0)
 
-    def _begin(self, words: list[str], settings: dict[str, Any], *, ready: int) -> Process:
+    def _begin(self, code: str, argv: Sequence[str], settings: dict[str, Any], *, ready: int) -> Process:
         shop = {**self.settings, **settings, "url": self.url, "stream": self.stream}
         shop["handler"] = {**self.settings["handler"], **settings.get("handler", {})}
         shop["history"] = str(self.history.path)
         env = {**os.environ, "HEADRACE_SHOP": json.dumps(shop), "PYTHONUNBUFFERED": "1"}
         log = self.folder / f"worker-{len(self.processes)}.log"
-        process = Process([sys.executable, *words], env, log)
+        process = Process(code, argv, env, log)
         self.processes.append(process)
         if ready:
             process.ready(ready)

@@ -23,9 +23,10 @@ from headrace.names import keys_of
 from headrace.redis import commands
 from headrace.redis.connect import Server as Address
 from headrace.redis.topology import slot_of
+from tests.support.ports import free_port
 from tests.support.servers import Server
 from tests.support.tls import TlsFiles
-from tests.support.topologies import SERVICE, Cluster, Sentinels, every, free_port, start_cluster, start_sentinels
+from tests.support.topologies import SERVICE, Cluster, Sentinels, every, start_cluster, start_sentinels
 
 ANY = keys_of("orders")
 

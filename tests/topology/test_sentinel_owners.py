@@ -20,7 +20,8 @@ from headrace.goclient import Added, GoClient, NotOwned
 from headrace.testing import crash
 from tests.behaviour.test_goclient import ours
 from tests.support.followed import Followed, Producers
-from tests.support.topologies import SERVICE, Member, Sentinels, every, free_port
+from tests.support.ports import free_port
+from tests.support.topologies import SERVICE, Member, Sentinels, every
 from tests.support.wait import wait_until
 from tests.support.workers import Workers
 from tests.support.workshop import GROUP, pool

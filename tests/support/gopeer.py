@@ -1,6 +1,7 @@
 """A pod that behaves as redis-stream-client-go does: the same commands in the same order, with the same races.
 
-Written from reading its sources; the commands are spelled as go-redis sends them. As a process:
+Written from reading its sources, and held against what a Go process sent (tests/behaviour/go_frames.json): the same
+words in the same order, but for the handshake of a connection. As a process:
 
     POD_NAME=go-1 python -m tests.support.gopeer '{"url": ..., "service": ..., "hb_ms": 2000, ...}'
 
@@ -10,40 +11,50 @@ It writes one JSON object a line to stdout ({"event": "added", "stream": ..., "i
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import random
 import sys
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 import redis
 
 SEPARATOR = "<MUTEX_KEY_SEP>"
-EXTEND = """
-local held = redis.call('GET', KEYS[1])
-if held == ARGV[1] then return redis.call('PEXPIRE', KEYS[1], ARGV[2]) end
-return redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2], 'NX') and 1 or 0
-"""  # redsync's extension with SET NX: who finds the key gone makes it again
-UNLOCK = """
-local held = redis.call('GET', KEYS[1])
-if not held then return -1 end
-return held == ARGV[1] and redis.call('DEL', KEYS[1]) or 0
-"""
+TRIES = 32  # redsync's, for a lock that somebody has
+FRAMES = json.loads((Path(__file__).parents[1] / "behaviour" / "go_frames.json").read_text())
+
+
+def _script(argument: str) -> str:
+    """The text of redsync's script that names it, from the recording: its digest is of every byte."""
+    sent: list[list[str]] = [frame["send"].split("\r\n") for frame in FRAMES["finishes"]]
+    return next(words[4] for words in sent if words[2] == "eval" and argument in words[4])
+
+
+EXTEND = _script("PEXPIRE")  # or SET NX: who finds the key gone makes it again
+UNLOCK = _script("DEL")
 
 
 def _connected(url: str) -> Any:
     """A client of redis-py that hands replies out raw, to one node or to a cluster."""
     if not url.startswith("redis+cluster:"):
-        client = redis.Redis.from_url(url, decode_responses=True, protocol=2)
+        client = redis.Redis.from_url(url, decode_responses=True, protocol=2, socket_timeout=None)
         client.response_callbacks.clear()
         return client
     first = url.replace("redis+cluster:", "redis:").partition(",")[0]
-    cluster = redis.RedisCluster.from_url(first, decode_responses=True, protocol=2)
+    cluster = redis.RedisCluster.from_url(first, decode_responses=True, protocol=2, socket_timeout=None)
     for node in cluster.get_nodes():  # type: ignore[no-untyped-call]
         cluster.get_redis_connection(node).response_callbacks.clear()
     return cluster
+
+
+def in_any_order(fields: dict[str, str]) -> list[str]:
+    """The fields of a copy are a map in Go, and every walk over it has another order."""
+    pairs = random.sample(list(fields.items()), len(fields))
+    return [word for pair in pairs for word in pair]
 
 
 class GoPeer:
@@ -65,6 +76,13 @@ class GoPeer:
     def send(self, *words: Any) -> Any:
         return self.client.execute_command(*words)
 
+    def run(self, script: str, key: str, *words: Any) -> Any:
+        """As redsync does: by its digest, and by its text if the server does not know it."""
+        try:
+            return self.send("evalsha", hashlib.sha1(script.encode()).hexdigest(), 1, key, *words)
+        except redis.exceptions.NoScriptError:
+            return self.send("eval", script, 1, key, *words)
+
     def tell(self, event: str, **about: Any) -> None:
         # one write a line: threads that print at once would run their lines together
         sys.stdout.write(json.dumps({"event": event, "at": time.monotonic(), **about}) + "\n")
@@ -81,29 +99,30 @@ class GoPeer:
             if existing and not force:
                 raise SystemExit("existing configuration detected without force override option")
             self.send("config", "set", "notify-keyspace-events", "KEx")
+            self.subscribe()
         try:
             self.send("xgroup", "create", self.lbs, self.group, "$", "mkstream")
         except redis.ResponseError as error:
             if "BUSYGROUP" not in str(error):
                 raise
-        for work in (
-            (self.reconcile_loop, self.read) if self.clustered else (self.listen, self.reconcile_loop, self.read)
-        ):
+        for work in (self.read, self.reconcile_loop):
             threading.Thread(target=work, daemon=True).start()
 
-    def listen(self) -> None:
-        pubsub = redis.Redis.from_url(self.url).pubsub()  # type: ignore[no-untyped-call]
-        pubsub.psubscribe(f"__keyspace@0__:*{SEPARATOR}*")
-        for message in pubsub.listen():
-            if message["type"] == "pmessage" and message["data"] == b"expired":
-                stream, _, id_ = message["channel"].decode().removeprefix("__keyspace@0__:").partition(SEPARATOR)
+    def subscribe(self) -> None:
+        connection: Any = _connected(self.url).connection_pool.get_connection()
+        connection.send_command("psubscribe", f"__keyspace@0__:*{SEPARATOR}*")
+        threading.Thread(target=self.listen, args=(connection,), daemon=True).start()
+
+    def listen(self, connection: Any) -> None:
+        while True:
+            kind, *_, channel, said = connection.read_response()
+            if kind == "pmessage" and said == "expired":
+                stream, _, id_ = channel.removeprefix("__keyspace@0__:").partition(SEPARATOR)
                 self.tell("expired", stream=stream, id=id_)
 
     def read(self) -> None:
         while not self.stopping.is_set():
-            reply = self.send(
-                "xreadgroup", "group", self.group, self.consumer, "block", 1_000, "streams", self.lbs, ">"
-            )
+            reply = self.send("xreadgroup", "group", self.group, self.consumer, "block", 0, "streams", self.lbs, ">")
             for _, messages in reply or []:
                 for id_, fields in messages:
                     if not self.take(id_, dict(zip(fields[::2], fields[1::2], strict=True))):
@@ -116,9 +135,11 @@ class GoPeer:
             stream = told["DataStreamName"]
         except (KeyError, ValueError):
             return False
-        for _ in range(32):
-            if self.send("set", self.lock_key(stream, id_), self.consumer, *self.expiry(), "nx"):
+        key = self.lock_key(stream, id_)
+        for _ in range(TRIES):
+            if self.send("set", key, self.consumer, *self.expiry(), "nx"):
                 break
+            self.run(UNLOCK, key, self.consumer)
             time.sleep(0.01)
         else:
             return False
@@ -134,7 +155,7 @@ class GoPeer:
         while not self.stopping.is_set():
             if stream not in self.locks:
                 return
-            if not self.send("eval", EXTEND, 1, self.lock_key(stream, id_), self.consumer, self.hb_ms):
+            if not self.run(EXTEND, self.lock_key(stream, id_), self.consumer, self.hb_ms):
                 self.locks.pop(stream, None)
                 self.tell("disowned", stream=stream, id=id_)
                 return
@@ -157,28 +178,26 @@ class GoPeer:
             self.send("xack", self.lbs, self.group, id_)
             return "lost race"
         values = dict(zip(found[0][1][::2], found[0][1][1::2], strict=True))
+        retries = int(values["_retry_count"]) if values.get("_retry_count", "").isdigit() else 0
         try:
             stream = json.loads(values["lbs-input"])["DataStreamName"]
         except (KeyError, ValueError):
-            return self.bury(id_, values, "unparseable")
+            return self.bury(id_, values, retries, "unparseable")
         if self.send("exists", self.lock_key(stream, id_)):
             return "skipped"
-        retries = int(values["_retry_count"]) if values.get("_retry_count", "").isdigit() else 0
         if retries + 1 > self.max_retries:
-            return self.bury(id_, {**values, "_retry_count": str(retries + 1)}, "max_retries_exceeded")
+            return self.bury(id_, values, retries + 1, "max_retries_exceeded")
         if not self.send("xack", self.lbs, self.group, id_):
             return "lost race"
-        fields = {**values, "_retry_count": str(retries + 1)}
-        self.send("xadd", self.lbs, "*", *(word for pair in fields.items() for word in pair))
+        self.send("xadd", self.lbs, "*", *in_any_order({**values, "_retry_count": str(retries + 1)}))
         self.send("xdel", self.lbs, id_)
         return "requeued"
 
-    def bury(self, id_: str, values: dict[str, str], reason: str) -> str:
+    def bury(self, id_: str, values: dict[str, str], retries: int, reason: str) -> str:
         if not self.send("xack", self.lbs, self.group, id_):
             return "lost race"
-        fields = {**values, "_dlq_reason": reason}
-        words = (word for pair in fields.items() for word in pair)
-        self.send("xadd", f"{self.lbs}-dlq", "maxlen", "~", 10_000, "*", *words)
+        fields = {**values, "_retry_count": str(retries), "_dlq_reason": reason}
+        self.send("xadd", f"{self.lbs}-dlq", "maxlen", "~", 10_000, "*", *in_any_order(fields))
         self.send("xdel", self.lbs, id_)
         return "buried"
 
@@ -191,7 +210,7 @@ class GoPeer:
             return
         self.send("xack", self.lbs, self.group, id_)
         self.send("xdel", self.lbs, id_)
-        self.send("eval", UNLOCK, 1, self.lock_key(stream, id_), self.consumer)
+        self.run(UNLOCK, self.lock_key(stream, id_), self.consumer)
         self.tell("done", stream=stream, id=id_)
 
     def done(self) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+from headrace.errors import Unavailable
 from headrace.spark.arrivals import Arrivals
 from headrace.spark.options import Address
 from tests.spark.querying import Driven, fill, once_each
@@ -20,6 +21,8 @@ from tests.support.servers import ServerMissing
 from tests.support.topologies import Cluster, Sentinels, start_cluster, start_sentinels
 
 pytestmark = pytest.mark.timeout(120)
+
+CUT = ("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
 
 
 @pytest.fixture(scope="module")
@@ -171,6 +174,20 @@ def test_a_slot_that_moves_while_its_master_waits_is_asked_for_at_the_other(
     assert found == {names[0]}
 
 
+def test_connections_cut_while_masters_wait_cost_one_try_however_many_there_are(
+    cluster: Cluster, prefix: str, arrivals: Arrivals
+) -> None:
+    names = cluster.names(prefix, 6)
+    filled(cluster, names, 1)
+    last = ends(cluster, names)
+    cut = threading.Timer(0.2, lambda: [member.ask(*CUT) for member in cluster.members])
+    cut.start()
+    with pytest.raises(Unavailable):
+        arrivals.wait(last, 5_000)
+    cut.join()
+    assert arrivals.wait(last, 100) == set()
+
+
 def test_connections_cut_while_masters_wait_cost_no_row(cluster: Cluster, prefix: str) -> None:
     names = cluster.names(prefix, 6)
     wanted = filled(cluster, names, 5)
@@ -178,7 +195,7 @@ def test_connections_cut_while_masters_wait_cost_no_row(cluster: Cluster, prefix
     rows = driven.drain()  # the last question was open at every slot
     for _ in range(3):
         for member in cluster.members:
-            member.ask("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+            member.ask(*CUT)
         wanted |= filled(cluster, names, 5)
         rows += driven.drain()
     driven.close()

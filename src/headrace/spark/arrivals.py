@@ -60,7 +60,11 @@ class Arrivals:
             if found or not wait_ms:
                 return found
         if len(slots) > 1:
-            return self._watch(slots, wait_ms)
+            try:
+                return self._watch(slots, wait_ms)
+            except HeadraceError:
+                self.close()  # what cut one off has cut the others too, and finding that out one by one takes a try each
+                raise
         return _found(self._link.call(Call(_read(last_ids, wait_ms), as_is))) if last_ids else set()
 
     def close(self) -> None:

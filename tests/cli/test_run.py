@@ -101,7 +101,7 @@ def test_messages_are_handled_until_sigterm_which_ends_well(
 ) -> None:
     process = start("--json", "--processes", "2", HEADRACE_URL=server.url)
     add(server, shop.stream, {"id": 1}, {"id": 2})
-    wait_until_sync(lambda: shop.done() == {1, 2}, 10, what="both orders")
+    wait_until_sync(lambda: shop.done() == {1, 2}, 30, what="both orders")
     process.send_signal(signal.SIGTERM)
     ran = ended(process)
     assert ran.code == 0, ran.err
@@ -120,9 +120,9 @@ def test_a_killed_childs_message_is_handled_by_another(
 ) -> None:
     process = start("--processes", "2", HEADRACE_URL=server.url)
     add(server, shop.stream, {"id": 1, "hold": True})
-    ((pid, _),) = wait_until_sync(lambda: shop.starts(1), 10, what="the first start")
+    ((pid, _),) = wait_until_sync(lambda: shop.starts(1), 30, what="the first start")
     os.kill(pid, signal.SIGKILL)
-    wait_until_sync(lambda: shop.done() == {1}, 10, what="the second start")
+    wait_until_sync(lambda: shop.done() == {1}, 30, what="the second start")
     (_, first), (other, second) = shop.starts(1)
     assert other != pid
     assert (first, second) == (1, 2)
@@ -154,10 +154,10 @@ def test_the_url_in_the_apps_code_wins_and_its_password_is_nowhere_to_be_seen(
     shop.write(repr(server.url))
     process = start("--log-level", "debug", HEADRACE_URL="redis://127.0.0.1:1")
     add(server, shop.stream, {"id": 1, "hold": True})
-    ((pid, _),) = wait_until_sync(lambda: shop.starts(1), 10, what="the first start")
+    ((pid, _),) = wait_until_sync(lambda: shop.starts(1), 30, what="the first start")
     assert "s3cret" not in Path(f"/proc/{pid}/cmdline").read_text()
     os.kill(pid, signal.SIGKILL)  # handed back at once: so the parent speaks to the same server
-    wait_until_sync(lambda: shop.done() == {1}, 10, what="the second start")
+    wait_until_sync(lambda: shop.done() == {1}, 30, what="the second start")
     process.send_signal(signal.SIGINT)
     ran = ended(process)
     assert ran.code == 0, ran.err

@@ -63,7 +63,7 @@ class Arrivals:
             try:
                 return self._watch(slots, wait_ms)
             except HeadraceError:
-                self.close()  # what cut one off has cut the others too, and finding that out one by one takes a try each
+                self.close()  # what cut one off may have cut them all, and finding out one by one takes a try each
                 raise
         return _found(self._link.call(Call(_read(last_ids, wait_ms), as_is))) if last_ids else set()
 

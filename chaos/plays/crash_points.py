@@ -2,8 +2,9 @@
 
 Every case has a stream of its own, with messages of every kind, orphans that must be rescued, and one that must run
 alone. All workers of a round live side by side; a worker that never came to its point is stopped, and stopping has
-points too. A supervising parent is killed at its own points while it hands back what a dead child held. At the end one
-sibling with all streams drains them, and everything is judged together.
+points too. Some of them recover by requeue, and are killed at its points too. A supervising parent is killed at its own
+points while it hands back what a dead child held. At the end a sibling of each kind drains the streams, and everything
+is judged together. Owners of streams have a cast of their own (owned_points.py).
 """
 
 from __future__ import annotations
@@ -15,10 +16,11 @@ import signal
 import sys
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from chaos.checker import judge
 from chaos.crew import ROOT
+from chaos.plays import owned_points
 from chaos.stage import Stage
 from chaos.verdict import Breach, Verdict
 from chaos.worker import GROUP, VARIABLE
@@ -27,29 +29,63 @@ from tests.support.history import Event
 from tests.support.wait import wait_until
 
 OCCURRENCES: Final = 3
-AT_ONCE: Final = 24  # cases of one round
+AT_ONCE: Final = 28  # cases of one round
 LIFE_S: Final = 4.0  # how long a worker may take to its point before it is stopped
 CUT_S: Final = 1.3  # nobody rescues for half a lease after a connect: seldom enough for that
 EACH: Final = 24  # messages of a case
 OF_PARENTS: Final = ("guardian.adopting", "guardian.adopted")
+OF_REQUEUE: Final = ("locks.", "requeuer.")
+REQUEUE: Final = {"interval": "500ms", "min_idle": "200ms", "max_retries": 2}
+ENDLESS: Final = "handback"  # a copy that costs no retry is a first attempt again
+AGAIN_BY_REQUEUE: Final = (  # what the two strategies do differently between the same points
+    *("reader.answered", "outbox.sending", "outbox.answered", "outbox.ended", "lifeline.renewed"),
+    *("worker.stopping", "worker.released"),
+)
 
 
-def cases(occurrences: int = OCCURRENCES) -> list[tuple[str, int]]:
-    """Every point of a worker with every occurrence."""
-    return [(name, at) for name in points.NAMES if name not in OF_PARENTS for at in range(1, occurrences + 1)]
+class Case(NamedTuple):
+    """Where a worker is killed, and whether it recovers by requeue."""
+
+    point: str
+    at: int
+    requeues: bool = False
+
+
+def cases(occurrences: int = OCCURRENCES) -> list[Case]:
+    """Every point of a worker with every occurrence; what is the same code elsewhere once more by requeue."""
+    others = (*OF_REQUEUE, *owned_points.OF_OWNERS, *OF_PARENTS)
+    workers = [name for name in points.NAMES if not name.startswith(others)]
+    requeuers = [name for name in points.NAMES if name.startswith(OF_REQUEUE)]
+    times = range(1, occurrences + 1)
+    return [
+        *(Case(name, at) for name in workers for at in times),
+        *(Case(name, at, requeues=True) for name in requeuers for at in times),
+        *(Case(name, 1, requeues=True) for name in AGAIN_BY_REQUEUE),
+    ]
 
 
 async def play(stage: Stage) -> Verdict:
-    wanted = cases()
+    wanted, owned = cases(), owned_points.cases()
+    in_order = await owned_points.play(stage, owned)
     await rounds(stage, wanted)
     verdict = judge(stage.facts(await stage.finish()))
+    _add(verdict, in_order)
     # The sibling comes last, so how long a rescue took says nothing here.
     verdict.figures = {name: told for name, told in verdict.figures.items() if not name.startswith("rescue_")}
     found = reached(stage)
-    verdict.figures |= {"rescued": 0, "cases": len(wanted) + len(OF_PARENTS), "reached": len(found)}
+    verdict.figures |= {"rescued": 0, "cases": len(wanted) + len(owned) + len(OF_PARENTS), "reached": len(found)}
     for name in missed({name for name, _ in found}, native=stage.topology.native):
         verdict.breaches.setdefault("run", Breach()).add(f"nobody came to {name}, so nobody was killed there")
     return verdict
+
+
+def _add(verdict: Verdict, other: Verdict) -> None:
+    """Both casts in one verdict."""
+    for name, number in other.figures.items():
+        verdict.figures[name] += number
+    for invariant, breach in other.breaches.items():
+        for example in breach.examples:
+            verdict.breaches.setdefault(invariant, Breach()).add(example)
 
 
 def missed(found: set[str], *, native: bool) -> list[str]:
@@ -57,41 +93,58 @@ def missed(found: set[str], *, native: bool) -> list[str]:
     return sorted({*points.NAMES} - found - ({"reader.rescued"} if native else set()))
 
 
-async def rounds(stage: Stage, wanted: list[tuple[str, int]]) -> None:
+async def rounds(stage: Stage, wanted: list[Case]) -> None:
     stage.qualified = True
     parents = [f"parent-{number}" for number in range(len(OF_PARENTS))]
     stage.streams = [*(f"case-{number}" for number in range(len(wanted))), *parents]
     stage.begun = asyncio.get_running_loop().time()
+    placed = dict(zip(stage.streams, wanted, strict=False))
+    requeued = [stream for stream, case in placed.items() if case.requeues]
     for stream in stage.streams:
-        _prepare(stage, stream)
+        _prepare(stage, stream, without=ENDLESS if stream in requeued else "")
     for first in range(0, len(wanted), AT_ONCE):
-        await _round(stage, list(zip(stage.streams, wanted, strict=False))[first : first + AT_ONCE])
+        await _round(stage, list(placed.items())[first : first + AT_ONCE])
     for stream, point in zip(parents, OF_PARENTS, strict=True):
         await _parent(stage, stream, point)
-    await stage.crew.hire(streams=stage.streams, qualified=True)
+    await stage.crew.hire(streams=[each for each in stage.streams if each not in requeued], qualified=True)
+    await stage.crew.hire(streams=requeued, qualified=True, handler=_handler(stage, requeues=True))
     stage.ended = asyncio.get_running_loop().time()
 
 
-def _prepare(stage: Stage, stream: str) -> None:
+def _handler(stage: Stage, *, requeues: bool) -> dict[str, Any]:
+    """The handler's options. How often a message may be tried is said by what recovers it."""
+    options: dict[str, Any] = dict(stage.crew.settings["handler"])
+    if requeues:
+        del options["max_attempts"]
+        options["requeue"] = REQUEUE
+    return options
+
+
+def _prepare(stage: Stage, stream: str, *, without: str = "") -> None:
     """Messages of every kind; some were left by an owner that is gone, one of them at its last but one attempt."""
     client: Any = stage.topology.admin
     client.xgroup_create(stream, GROUP, id="0", mkstream=True)
-    ids = []
-    for _ in range(EACH):
+    ids: list[str] = []
+    while len(ids) < EACH:
         n, stage.feeder.added = stage.feeder.added, stage.feeder.added + 1
+        if len(ids) == 2:
+            stage.mortal.add(n)  # killed at its last attempt, it is buried and no poison
+        if stage.orders.order(n).do == without:
+            continue
         ids.append(client.xadd(stream, {"payload": stage.orders.payload(n)}).decode())
         stage.pen.note_all([Event(0.0, 0, "add", "ok", f"{stream}/{ids[-1]}", about={"n": n})])
     client.xreadgroup(GROUP, "gone", {stream: ">"}, count=3)
     client.xclaim(stream, GROUP, "gone", 0, ids[:2], idle=60_000, justid=True)
-    stage.mortal.add(stage.feeder.added - EACH + 2)  # killed at its last attempt, it is buried and no poison
     last = stage.scenario.promise.max_attempts - 1
     client.xclaim(stream, GROUP, "gone", 0, ids[2:3], idle=60_000, retrycount=last, justid=True)
 
 
-async def _round(stage: Stage, some: list[tuple[str, tuple[str, int]]]) -> None:
+async def _round(stage: Stage, some: list[tuple[str, Case]]) -> None:
     hired = []
     for stream, case in some:
-        worker = await stage.crew.hire(streams=[stream], qualified=True, crash=case)
+        options = _handler(stage, requeues=case.requeues)
+        crash = (case.point, case.at)
+        worker = await stage.crew.hire(streams=[stream], qualified=True, crash=crash, handler=options)
         worker.kept = False
         hired.append(worker)
     cutting = asyncio.create_task(_cut_readers(stage))

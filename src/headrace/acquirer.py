@@ -16,6 +16,7 @@ import logging
 import time
 from collections.abc import Callable
 
+from headrace import points
 from headrace.assignment import Assignment, level_of
 from headrace.errors import HeadraceError
 from headrace.member import Member
@@ -117,6 +118,8 @@ class Acquirer:
         self._seen(begun)
         self._lost_to_trimming(found.trimmed)
         taken = [Assignment(id_, fields, count, level=level_of(mark)) for id_, fields, count, _, mark in found.taken]
+        if taken:
+            points.reached("acquirer.due")
         self._recorder.count("due_total", len(taken), **member.labels)
         if self._inherits and len(taken) < wanted:
             taken += await self._inherit(wanted - len(taken), certain=begun < self._quiet_until)
@@ -140,6 +143,7 @@ class Acquirer:
         self._seen(begun)
         self._lost_to_trimming(found.trimmed)
         if found.taken:
+            points.reached("acquirer.inherited")
             self._recorder.count("rescued_total", len(found.taken), **member.labels)
             formers = sorted({former for _, _, _, former in found.taken})
             log.warning(
@@ -156,6 +160,8 @@ class Acquirer:
         block_ms = self._look_ms if wait else 0
         read = commands.read(member.keys, member.group, member.owner, wanted, block_ms)
         entries = await self._link.call(read, wait_ms=block_ms)
+        if entries:
+            points.reached("acquirer.read")
         self._seen(begun + block_ms / 1000)
         self._recorder.count("read_total", len(entries), **member.labels)
         return [Assignment(id_, fields, count) for id_, fields, count, _ in entries]
@@ -175,6 +181,8 @@ class Acquirer:
             for id_, _, count, _ in found.taken
         ]
         words = await self._link.pipe(lifts) if lifts else []
+        if lifts:
+            points.reached("acquirer.found")
         return [
             Assignment(id_, fields, count + 1)
             for (id_, fields, count, _), word in zip(found.taken, words, strict=True)

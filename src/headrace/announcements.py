@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from headrace import points
 from headrace.assignment import Assignment, write_info
 from headrace.errors import AddUnknown, CommandRefused, DecodeError, HeadraceError, Unavailable
 from headrace.names import Keys, check_stream, keys_of
@@ -48,7 +49,7 @@ class Announcements:
         until, tries = time.monotonic() + PATIENCE_S, 0
         while True:
             try:
-                return await self._link.call(call)
+                announced = await self._link.call(call)
             except Unavailable as error:
                 if time.monotonic() > until:
                     raise AddUnknown(
@@ -57,6 +58,9 @@ class Announcements:
                     ) from error
                 await asyncio.sleep(reconnect_delay_ms(tries, random.random(), may_move=self._link.may_move) / 1000)
                 tries += 1
+            else:
+                points.reached("announcements.announced")
+                return announced
 
     async def listed(self) -> list[Listed]:
         """All that are announced and not finished, by name."""

@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Literal
 
+from headrace import points
 from headrace.assignment import RELEASED, Assignment
 from headrace.errors import AssignmentTaken, Bury, Retry
 from headrace.member import Member
@@ -68,11 +69,13 @@ class Handover:
         word = await self._data.call(
             ownership.finish(self._place(room.name), member.owner, room.epoch, assignment.id, delete=delete)
         )
+        points.reached("handover.done")
         if word.kind == "taken":
             self._refused("finish", room, word.holder)
         await self._calls.call(
             ownership.finished(member.keys, member.group, member.owner, assignment.id, assignment.count, room.name)
         )
+        points.reached("handover.finished")
 
     async def later(self, assignment: Assignment, room: Room[Any], wait_ms: int) -> None:
         """Not started at all: its earlier handlers have died, so it waits a while."""
@@ -95,6 +98,7 @@ class Handover:
                 prefix=settings.prefix,
             )
         )
+        points.reached("handover.buried")
         self._recorder.count("buried_total", 1, **member.labels)
         log.error("assignment.buried stream=%s id=%s: %s %s: %s", member.stream, id_, error, reason, word.kind)
 
@@ -111,6 +115,7 @@ class Handover:
                 prefix=settings.prefix,
             )
         )
+        points.reached("handover.set_aside")
         if word.kind == "taken":
             self._recorder.count("refused_total", 1, outcome="bury", **member.labels)
         else:
@@ -140,6 +145,7 @@ class Handover:
         """Give the data stream up. Answers the tries; raises AssignmentTaken."""
         change: Literal[-1, 0, 1] = (1 if failed else 0) - (1 if room.begun else 0)  # type: ignore[assignment]
         left = await self._data.call(ownership.give_up(self._place(room.name), self._member.owner, room.epoch, change))
+        points.reached("handover.left")
         if not left.ok:
             self._refused("release", room, left.holder)
         return left.tries
@@ -149,6 +155,7 @@ class Handover:
         await self._calls.call(
             scripts.park(member.keys, member.group, member.owner, wait_ms, mark, [(assignment.id, count, count)])
         )
+        points.reached("handover.parked")
 
     def _refused(self, outcome: str, room: Room[Any], holder: str) -> None:
         self._recorder.count("refused_total", 1, outcome=outcome, **self._member.labels)

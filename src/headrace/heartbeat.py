@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import CodeType
 from typing import Any
 
+from headrace import points
 from headrace.errors import HeadraceError, Verdict, classify
 from headrace.member import Member
 from headrace.pulse import Pulse, Vigil
@@ -161,6 +162,7 @@ class Heartbeat:
         except HeadraceError as error:
             self._report(post, error)
             return
+        points.reached("heartbeat.renewed")
         for answer in (beat, stayed):
             if isinstance(answer, HeadraceError):
                 self._report(post, answer)

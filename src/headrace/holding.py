@@ -22,6 +22,7 @@ import time
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+from headrace import points
 from headrace.acquirer import CHUNK, Acquirer
 from headrace.assignment import Assignment
 from headrace.codec import Codec, decode_fields
@@ -152,6 +153,7 @@ class Holding:
             raise joined.taken(member.owner)
         sent_at = time.monotonic()
         self.acquirer.heard(await link.call(self.post.call()))
+        points.reached("holding.joined")
         self.post.beat_at = sent_at
         self._mistrusts = member.fixed  # an earlier process of this name may have left something
         self.post.trust(sent_at)
@@ -264,6 +266,7 @@ class Holding:
 
     async def begin(self, room: Room[Any]) -> None:
         begun = await self._data.call(ownership.begin(self.place(room.name), self.member.owner, room.epoch))
+        points.reached("holding.begun")
         if not begun.ok:
             self.lose(room, begun.holder)
             return
@@ -407,6 +410,7 @@ class Holding:
         with contextlib.suppress(HeadraceError):  # siblings would only share less fairly
             beat = await self.calls.link.call(self.post.call())
             self.post.in_doubt = self.post.in_doubt or not beat.alive
+            points.reached("holding.leaving")
         if self._tenants is not None:
             await self._tenants.leave(grace_s, hurry)
         try:

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from headrace import points
 from headrace.errors import HeadraceError, Verdict, classify
 from headrace.member import Member
 from headrace.message import Delivery, State
@@ -75,6 +76,7 @@ class Locks:
             await self._take(self._asked[:BATCH])
         while self._done:
             done, self._done = self._done[:BATCH], self._done[BATCH:]
+            points.reached("locks.removing")
             await self._link.call(commands.remove([self._member.keys.lock(id_.decode()) for id_ in done]))
 
     async def _take(self, batch: list[Delivery[Any]]) -> None:
@@ -83,6 +85,7 @@ class Locks:
         words = await self._link.call(
             requeue.hold(member.keys, member.group, member.owner, member.settings.lease_ms, pairs)
         )
+        points.reached("locks.taken")
         taken = set(map(id, batch))
         self._asked = [delivery for delivery in self._asked if id(delivery) not in taken]
         for delivery, word in zip(batch, words, strict=True):

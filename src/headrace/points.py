@@ -28,6 +28,32 @@ NAMES: Final = (
     "janitor.kept",  # the floor is noted
     "worker.stopping",  # nothing is read any more
     "worker.released",  # the last outcomes are answered, the owner is still in its group
+    # recovery by requeue
+    "locks.taken",  # locks are there, and no handler started
+    "locks.removing",  # outcomes are answered, and their locks still there
+    "requeuer.moving",  # messages without a lock are chosen, and nothing is sent
+    "requeuer.moved",  # their copies are appended and they are acked, and nobody was told
+    # owned streams
+    "announcements.announced",  # a stream is announced, and whoever announced it does not know
+    "holding.joined",  # an owner is entered and its lease begun, nothing is taken
+    "heartbeat.renewed",  # its one lease is renewed
+    "acquirer.read",  # assignments that nobody had are in this owner's hands, their streams in nobody's
+    "acquirer.due",  # the same for those that were handed back
+    "acquirer.inherited",  # and for those that the dead have left
+    "acquirer.found",  # what this owner held unknowingly has a new count, and no room
+    "takeover.answered",  # a data stream is taken, and has no room
+    "takeover.raised",  # a count is raised above that of a former take, and not taken with
+    "takeover.ended",  # the announcement of a stream that was finished is ended
+    "holding.begun",  # a try is noted, and no handler has its message
+    "positions.sending",  # acks are chosen, and not sent
+    "positions.answered",  # they are answered, and not settled
+    "handover.left",  # a data stream is given up, its announcement still in this owner's name
+    "handover.parked",  # its announcement is free for others, and here not forgotten
+    "handover.done",  # a data stream is finished and deleted, its announcement still there
+    "handover.finished",  # both are ended, and here not forgotten
+    "handover.buried",  # an announcement is among the dead letters, and here not forgotten
+    "handover.set_aside",  # a message is among the dead letters, and its room was not told
+    "holding.leaving",  # an owner has said that it leaves, and holds everything yet
     "guardian.adopting",  # in the parent: a child has died, what it held is still in its name
     "guardian.adopted",  # what it held is handed back, its owner not removed
 )

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
+from headrace import points
 from headrace.errors import AssignmentTaken, HeadraceError, Verdict, classify
 from headrace.member import Member
 from headrace.policy import reconnect_delay_ms
@@ -206,11 +207,13 @@ class Sender:
     async def _send(self) -> None:
         """One write. Raises if some of it has to go again."""
         batch = self._sending = self._next()
+        points.reached("positions.sending")
         try:
             answers = await self.link.pipe([self._positions.call(room, pending) for room, pending in batch.items()])
         except HeadraceError:
             self._unanswered, self._sending = self._unanswered | batch, {}
             raise
+        points.reached("positions.answered")
         self._sending = {}
         away: HeadraceError | None = None
         for (room, pending), answer in zip(batch.items(), answers, strict=True):

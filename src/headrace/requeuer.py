@@ -20,6 +20,7 @@ import random
 import time
 from collections.abc import Callable, Sequence
 
+from headrace import points
 from headrace.errors import HeadraceError, NoGroup, Verdict, classify
 from headrace.member import Member
 from headrace.policy import reconnect_delay_ms, spread
@@ -191,7 +192,9 @@ class Requeuer:
             deadline_ms=deadline_ms,
             why=self._why,
         )
+        points.reached("requeuer.moving")
         found = await self._link.call(call)
+        points.reached("requeuer.moved")
         if found.late:
             self._quiet_until, self._server_ms = time.monotonic() + self.lock_ms / 2000, 0
             return []

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Literal
 
+from headrace import points
 from headrace.assignment import Assignment
 from headrace.member import Member
 from headrace.redis import ownership
@@ -42,6 +43,7 @@ class Takeover:
             took = await self._data.call(
                 ownership.take(place, assignment.id, assignment.count, self._member.owner, how=how)
             )
+            points.reached("takeover.answered")
             if took.kind == "ok":
                 return assignment, took
             if took.kind == "stale":
@@ -62,6 +64,7 @@ class Takeover:
         member = self._member
         call = ownership.finished(member.keys, member.group, member.owner, assignment.id, assignment.count, name)
         word = await self._calls.call(call)
+        points.reached("takeover.ended")
         log.debug("assignment.ended stream=%s name=%s: %s", member.stream, name, word.kind)
 
     async def _is_current(self, assignment: Assignment, name: str) -> bool:
@@ -71,6 +74,7 @@ class Takeover:
         member = self._member
         call = ownership.lift(member.keys, member.group, member.owner, assignment.id, assignment.count, to)
         word: Any = await self._calls.call(call)
+        points.reached("takeover.raised")
         if word.kind == "ok" or (word.kind, word.holder, word.count) == ("taken", member.owner, to):
             return replace(assignment, count=to)
         return None

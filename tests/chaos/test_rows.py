@@ -14,7 +14,7 @@ import pytest
 from chaos import runner
 from chaos.checker import judge
 from chaos.mutants import MUTANTS, Mutant
-from chaos.plays import crash_points
+from chaos.plays import crash_points, owned_points
 from chaos.scenario import Scenario
 from chaos.scenarios import named
 from chaos.stage import stage
@@ -128,4 +128,16 @@ async def test_a_worker_killed_at_any_crash_point_loses_nothing() -> None:
             runner.keep(told.folder)
     assert {invariant: breach.examples for invariant, breach in verdict.breaches.items()} == {}
     assert verdict.figures["lost"] == 0 == verdict.figures["duplicates"]
-    assert crash_points.missed(reached, native=False) == []
+    assert crash_points.missed(reached | {*owned_points.names()}, native=False) == []
+
+
+async def test_an_owner_of_streams_killed_at_any_crash_point_leaves_them_in_order() -> None:
+    """FAULTS 2, SPEC 43: the same for the points of owners, judged by order, by whose word counted, by what is left."""
+    async with stage(named("crash-points")[0], SEED, 0.0, "redis7", "single") as told:
+        verdict = await owned_points.play(told, owned_points.cases(1))
+        reached = {name for name, _ in crash_points.reached(told)}
+        if verdict.breaches:
+            runner.keep(told.folder)
+    assert {invariant: breach.examples for invariant, breach in verdict.breaches.items()} == {}
+    assert verdict.figures["lost"] == 0 == verdict.figures["duplicates"]
+    assert sorted({*owned_points.names()} - reached) == []

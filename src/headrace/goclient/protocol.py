@@ -97,7 +97,7 @@ class Announcement:
     retries: int = 0
 
     def json(self) -> str:
-        """As Go's json.Marshal writes it. Raises EncodeError."""
+        """As Go's json.Marshal writes it, which also sorts Info and escapes <, > and &. Raises EncodeError."""
         try:
             told = json.dumps(
                 {"DataStreamName": self.stream, "Info": dict(self.info) or None},

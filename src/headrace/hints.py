@@ -45,12 +45,18 @@ class Hints:
     def start(self) -> None:
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._run(), name="headrace hints")
+            self._task.add_done_callback(self._ended)
 
     async def stop(self) -> None:
         task, self._task = self._task, None
         if task is not None:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        """Nothing is missed without hints, only later: the work goes on, and the mistake is told."""
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("hints.failed owner=%s: they stay off", self._owner, exc_info=error)
 
     def reset_topology(self) -> None:
         """Read the map of the cluster again, and listen to the master that is this owner's now (SPEC 50)."""
@@ -93,16 +99,16 @@ class Hints:
 
     async def _forward(self, message: Callable[[], Awaitable[bytes]], link: Link, node: Node) -> None:
         reading = asyncio.ensure_future(_read(message, self._on_expired))
+        afresh = asyncio.ensure_future(self._afresh.wait())
         try:
-            while not self._afresh.is_set() and chosen(self._owner, await link.masters()) == node:
-                again = asyncio.ensure_future(self._afresh.wait())
-                await asyncio.wait({reading, again}, timeout=LOOK_S, return_when=asyncio.FIRST_COMPLETED)
-                again.cancel()
+            while not afresh.done() and chosen(self._owner, await link.masters()) == node:
+                await asyncio.wait({reading, afresh}, timeout=LOOK_S, return_when=asyncio.FIRST_COMPLETED)
                 if reading.done():
                     reading.result()  # raises what ended it
         finally:
             reading.cancel()
-            await asyncio.gather(reading, return_exceptions=True)
+            afresh.cancel()
+            await asyncio.gather(reading, afresh, return_exceptions=True)
 
     async def _are_told(self, link: Link, node: Node) -> bool:
         """Whether the master tells of expired keys. Where CONFIG is forbidden nobody knows, and listening is cheap."""

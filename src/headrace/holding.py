@@ -362,6 +362,7 @@ class Holding:
         differs = self._inventory.differs(beat.mine, self.held)
         if (self.post.in_doubt or differs) and (self._asking is None or self._asking.done()):
             self._asking = asyncio.get_running_loop().create_task(self._ask_what_is_mine())
+            self._asking.add_done_callback(self._asked)
         elif self._rebalances and not self._stopping:
             self._rebalance()
 
@@ -378,6 +379,10 @@ class Holding:
                 self.lose(tenure.room, "")
         self._mistrusts = self._mistrusts or len(mine) > held
         self.post.trust(beat_at)
+
+    def _asked(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._fail(error)
 
     def _rebalance(self) -> None:
         """Hand on what is above the fair share, between two messages."""

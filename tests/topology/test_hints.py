@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable
 from typing import Any
@@ -38,6 +39,22 @@ async def test_an_owner_hears_of_the_keys_that_expire_at_its_master_and_only_the
     mine = [f"lock:{{{name}}}:1-1" for name in names if cluster.member_of(name).port == hints.node.port]
     await wait_until(lambda: heard == mine, 5)
     await hints.stop()
+    await hints.stop()
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
+async def test_a_mistake_of_whoever_is_told_is_named_and_ends_the_hints_alone(
+    cluster: Cluster, prefix: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    for member in cluster.members:
+        member.ask("CONFIG", "SET", "notify-keyspace-events", "Ex")
+    hints = Hints(Address(cluster.url), "me", {}.__getitem__)
+    hints.start()
+    await wait_until(lambda: hints.node is not None)
+    for name in cluster.names(prefix, 3):
+        cluster.sync().set(name, "x", px=20)
+    await wait_until(lambda: "hints.failed owner=me" in caplog.text, 5)
+    assert "KeyError" in caplog.text
     await hints.stop()
 
 

@@ -98,7 +98,11 @@ def test_a_worker_can_start_with_memory_full(lab: Lab) -> None:
         assert lab.call(scripts.join(lab.keys, lab.group, ME, "abc", 1_000, "{}", True)).ok
         assert lab.call(scripts.stay(lab.keys, lab.group, ME, "abc")).mine
         assert lab.call(commands.read(lab.keys, lab.group, ME, 1)) == []
+        assert lab.call(scripts.pull_back(lab.keys, lab.group)).kind == "even"
         lab.call(scripts.keep_floor(lab.keys, lab.group))
+    lab.raw("XGROUP", "SETID", lab.keys.stream, lab.group, "99999999999999-0")
+    with lab.memory_full():
+        assert lab.call(scripts.pull_back(lab.keys, lab.group)).kind == "pulled"
     lab.raw("XGROUP", "DESTROY", lab.keys.stream, lab.group)
     with lab.memory_full():
         assert lab.call(scripts.regroup(lab.keys, lab.group)).kind == "made"

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 import msgspec
 import pytest
 
-from headrace.errors import ServerRefused, WrongType
+from headrace.errors import MissingRight, ServerRefused, WrongType
 from headrace.names import keys_of
 from headrace.spark import staging
 from headrace.spark.options import Address
@@ -133,6 +133,21 @@ def test_a_batch_is_given_up_while_the_server_has_no_memory(
     late = staging.decide(bench.batch(1).decision, 1, staging.manifest_of([mine]), strict=True, expire_s=0)
     assert bench.link.call(late)[0] == "forsaken"
     bench.link._link.close()
+
+
+@pytest.mark.parametrize("right", ["lpop", "incr"])
+def test_a_driver_without_the_right_to_remove_or_to_count_publishes_nothing(bench: Bench, right: str) -> None:
+    """Rows that were appended and whose blob stays in its list would be appended again, once the right is there."""
+    lists, batch = [bench.staged(0, range(20))], bench.batch(0, strict=True)
+    bench.client.execute_command("ACL", "SETUSER", "default", f"-{right}")
+    try:
+        with pytest.raises(MissingRight, match=f"(?i){right}"):
+            staging.finish(bench.link, batch, lists)
+        assert bench.numbers() == []
+    finally:
+        bench.client.execute_command("ACL", "SETUSER", "default", "+@all")
+    staging.finish(bench.link, batch, lists)
+    assert bench.numbers() == list(range(20))
 
 
 def test_two_drivers_at_once_publish_every_row_once(bench: Bench) -> None:

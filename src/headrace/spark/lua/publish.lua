@@ -13,6 +13,14 @@ local trim, about, threshold, blob = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 if list then
   blob = redis.call('LINDEX', list, 0)
   if not blob then return {tonumber(redis.call('GET', counter) or 0), 0} end
+  -- What follows the first append must not be refused: rows that are in the stream and whose blob stays in the list would
+  -- be appended again. So both rights are asked for, on keys of the other type, where neither does anything.
+  for _, probe in ipairs({{'LPOP', counter}, {'INCR', list}}) do
+    local answer = redis.pcall(probe[1], probe[2])
+    if type(answer) == 'table' and answer.err and not string.find(answer.err, 'WRONGTYPE', 1, true) then
+      return answer
+    end
+  end
 end
 local parts = cmsgpack.unpack(blob)
 local names, rows = parts[1], parts[2]

@@ -20,13 +20,13 @@ TWICE = $(PY) -m pytest $(1) $(ARGS) || { \
 	  echo "── failed beside the others, and run once more, alone ──"; $(PY) -m pytest $(1) $(ARGS) $(AGAIN); }
 
 .DEFAULT_GOAL := help
-.PHONY: help setup java servers demo test long check format audit bench chaos clean
+.PHONY: help setup java servers archive demo test long check format audit bench chaos clean
 
 help:  ## show this list
 	@echo "make TARGET, where TARGET is one of"
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-setup: $(DEV_STAMP) java servers  ## make .venv with everything for development, and fetch the test servers
+setup: $(DEV_STAMP) java servers archive  ## make .venv with everything for development, and fetch the test servers
 
 java:  ## find Java 17 or 21 for Spark, or install it where apt can
 	@sh tools/java.sh
@@ -34,14 +34,17 @@ java:  ## find Java 17 or 21 for Spark, or install it where apt can
 servers: $(DEV_STAMP)  ## fetch or build the test servers (Redis 6.2, 7.0, 8.10, Valkey 9.1) into the cache
 	@$(PY) -m tests.support.servers fetch
 
+archive: $(DEV_STAMP) java  ## load Spark's classes once for all the JVMs of the tests
+	@$(PY) -m tests.support.spark_archive
+
 demo: $(RUN_STAMP) java  ## 20,000 payments, three workers, one killed, one paused; then tables and a report
 	@$(PY) -m headrace.demo $(ARGS)
 
-test: $(DEV_STAMP) java servers  ## run the tests; ARGS="-k lease --servers redis8" narrows them
+test: $(DEV_STAMP) java servers archive  ## run the tests; ARGS="-k lease --servers redis8" narrows them
 	$(call TWICE,-n 6 --dist loadgroup -m "not long and not jvm")
 	$(call TWICE,-n 2 --dist loadgroup -p no:randomly -m "jvm and not long" tests/spark)
 
-long: $(DEV_STAMP) java servers  ## tests that take long: the fault programme on sentinels and clusters, topologies on every server
+long: $(DEV_STAMP) java servers archive  ## tests that take long: the fault programme on sentinels and clusters, topologies on every server
 	$(PY) -m pytest -m long $(ARGS)
 	HEADRACE_WIDE=1 $(PY) -m pytest -n 3 --dist loadgroup tests/topology $(ARGS)
 

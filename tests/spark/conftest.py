@@ -61,11 +61,12 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     from pyspark.sql import SparkSession
 
     from headrace.spark import register
-    from tests.support.spark_cluster import SPARK_CONF, spark_home
+    from tests.support import spark_archive
 
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    os.environ["SPARK_CONF_DIR"], os.environ["SPARK_HOME"] = str(SPARK_CONF), str(spark_home())
+    os.environ["SPARK_HOME"] = str(spark_archive.home())
+    os.environ["PYSPARK_SUBMIT_ARGS"] = spark_archive.submit_arguments()
     home = tmp_path_factory.mktemp("spark")
     settings = {
         "spark.driver.memory": "1g",

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.support import spark_archive
 from tests.support.servers import Server
-from tests.support.spark_cluster import ROOT, Child, spark_env, spark_home
+from tests.support.spark_cluster import ROOT, Child, spark_env
 from tests.support.spark_connect import ConnectServer
 
 NEEDED = ("grpc", "grpc_status", "pandas", "zstandard", "yaml")
@@ -39,8 +40,9 @@ def project(tmp_path: Path) -> Path:
 
 def run(project: Path, words: Sequence[str], **env: str) -> None:
     """One run to its end. It starts several processes; none stays, whatever happens."""
-    program = str(spark_home() / "bin" / "spark-pipelines")
-    running = Child([program, *words], project / "run.log", spark_env(**env), folder=project)
+    program = str(spark_archive.home() / "bin" / "spark-pipelines")  # which takes no file of settings
+    conf = {"SPARK_CONF_DIR": str(spark_archive.SPARK_CONF), "JDK_JAVA_OPTIONS": spark_archive.QUICK_JVM}
+    running = Child([program, *words], project / "run.log", spark_env(**conf, **env), folder=project)
     try:
         assert running.popen.wait(300) == 0, running.log[-3000:]
     finally:

@@ -31,8 +31,9 @@ from headrace.spark.pipeline.run import PipelineFailed, Runner
 from headrace.spark.pipeline.tables import ForeignCheckpoint
 from headrace.spark.report import gather
 from headrace.spark.report_page import page
+from tests.support import spark_archive
 from tests.support.servers import Server
-from tests.support.spark_cluster import ROOT, SPARK_CONF
+from tests.support.spark_cluster import ROOT
 from tests.support.wait import wait_until_sync
 
 pytestmark = [pytest.mark.timeout(180), pytest.mark.servers("redis8")]
@@ -229,7 +230,8 @@ class Process:
         words = ["-m", *program, "run", str(file), "--continuous", "--master", "local[2]", "--json"]
         own = {word: value for word, value in os.environ.items() if not word.startswith(("PYSPARK_", "SPARK_"))}
         env = {**own, "HEADRACE_URL": shop.pipeline.source["url"], "PATH": _without_venv(own["PATH"])}
-        env |= {"SPARK_CONF_DIR": str(SPARK_CONF), "SPARK_LOCAL_IP": "127.0.0.1"}
+        env |= {"SPARK_HOME": str(spark_archive.home()), "SPARK_LOCAL_IP": "127.0.0.1"}
+        env |= {"PYSPARK_SUBMIT_ARGS": spark_archive.submit_arguments()}
         env |= {"PYTHONPATH": _before(own.get("PYTHONPATH", ""), BARE)}
         self.log = log
         with log.open("wb") as sink:

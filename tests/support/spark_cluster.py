@@ -7,52 +7,33 @@ driver does.
 
 from __future__ import annotations
 
-import atexit
 import ctypes
-import functools
 import json
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from tests.support import spark_archive
 from tests.support.wait import wait_until_sync
 
 ROOT = Path(__file__).resolve().parents[2]
-SPARK_CONF = Path(__file__).parent / "spark_conf"
 WORKERS = {"a": "127.0.0.1", "b": "127.0.0.2"}
 CORES = 2  # of each worker: room for two applications
 PR_SET_PDEATHSIG = 1
-QUICK_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:CICompilerCount=1"  # starts with half the work
-
-
-@functools.cache
-def spark_home() -> Path:
-    """The installed Spark without its zipped Python: a worker imports pyspark from where it is installed, compiled
-    already, and starts in half the time. Goes with the process."""
-    spec = find_spec("pyspark")
-    assert spec is not None
-    assert spec.origin is not None
-    home = Path(tempfile.mkdtemp(prefix="headrace-spark-"))
-    atexit.register(shutil.rmtree, home, ignore_errors=True)
-    for part in ("bin", "jars", "sbin"):
-        (home / part).symlink_to(Path(spec.origin).parent / part)
-    return home
 
 
 def spark_env(**more: str) -> dict[str, str]:
     """What every Spark process of a test needs: this Python, this Spark, its defaults, and the loopback."""
     env = {word: value for word, value in os.environ.items() if not word.startswith(("SPARK_", "PYSPARK_"))}
     python = {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable, "PYTHONUNBUFFERED": "1"}
-    spark = {"SPARK_HOME": str(spark_home()), "SPARK_CONF_DIR": str(SPARK_CONF), "SPARK_LOCAL_IP": "127.0.0.1"}
+    spark = {"SPARK_HOME": str(spark_archive.home()), "SPARK_LOCAL_IP": "127.0.0.1"}
+    spark["PYSPARK_SUBMIT_ARGS"] = spark_archive.submit_arguments()
     return {**env, **python, **spark, **more}
 
 
@@ -141,9 +122,11 @@ class Cluster:
 
     def _child(self, name: str, deployed: str, *words: str, **env: str) -> Child:
         local = {"SPARK_LOCAL_DIRS": str(self._folder / "local"), "SPARK_DAEMON_MEMORY": "256m"}
-        local["SPARK_DAEMON_JAVA_OPTS"] = f"{QUICK_JVM} -Dspark.master.rest.enabled=false"  # a port that is not ours
-        program = str(spark_home() / "bin" / "spark-class")
-        command = [program, f"org.apache.spark.deploy.{deployed}", *words]
+        # a REST server would listen on a port that is not ours
+        local["SPARK_DAEMON_JAVA_OPTS"] = f"{spark_archive.jvm_options()} -Dspark.master.rest.enabled=false"
+        program = str(spark_archive.home() / "bin" / "spark-class")
+        command = [program, f"org.apache.spark.deploy.{deployed}", "--properties-file", str(spark_archive.defaults())]
+        command += words
         self._children[name] = Child(command, self._folder / f"{name}.log", spark_env(**local, **env))
         return self._children[name]
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from tests.support import spark_archive
 from tests.support.servers import Server
-from tests.support.spark_cluster import Child, spark_env, spark_home
+from tests.support.spark_cluster import Child, spark_env
 
 
 class ConnectServer:
@@ -19,7 +20,8 @@ class ConnectServer:
             "spark.local.dir": str(folder / "local"),
             "spark.sql.warehouse.dir": str(folder / "warehouse"),
         }
-        words = [str(spark_home() / "bin" / "spark-submit"), "--master", "local[2]"]
+        words = [str(spark_archive.home() / "bin" / "spark-submit"), "--master", "local[2]"]
+        words += ["--properties-file", str(spark_archive.defaults())]
         words += [word for name, value in conf.items() for word in ("--conf", f"{name}={value}")]
         words += ["--class", "org.apache.spark.sql.connect.service.SparkConnectServer", "spark-internal"]
         self._child = Child(words, folder / "connect.log", spark_env(HEADRACE_URL=redis.url))

@@ -14,8 +14,9 @@ if list then
   blob = redis.call('LINDEX', list, 0)
   if not blob then return {tonumber(redis.call('GET', counter) or 0), 0} end
   -- What follows the first append must not be refused: rows that are in the stream and whose blob stays in the list would
-  -- be appended again. So both rights are asked for, on keys of the other type, where neither does anything.
-  for _, probe in ipairs({{'LPOP', counter}, {'INCR', list}}) do
+  -- be appended again. So both rights are asked for, on keys of the other type, where neither does anything. INCR goes
+  -- first: a server without memory refuses it, and would let anything through behind an LPOP.
+  for _, probe in ipairs({{'INCR', list}, {'LPOP', counter}}) do
     local answer = redis.pcall(probe[1], probe[2])
     if type(answer) == 'table' and answer.err and not string.find(answer.err, 'WRONGTYPE', 1, true) then
       return answer

@@ -41,7 +41,7 @@ demo: $(RUN_STAMP) java  ## 20,000 payments, three workers, one killed, one paus
 	@$(PY) -m headrace.demo $(ARGS)
 
 test: $(DEV_STAMP) java servers archive  ## run the tests; ARGS="-k lease --servers redis8" narrows them
-	$(call TWICE,-n 6 --dist loadgroup -m "not long and not jvm")
+	$(call TWICE,-n 8 --dist loadgroup -m "not long and not jvm")
 	$(call TWICE,-n 2 --dist loadgroup -p no:randomly -m "jvm and not long" tests/spark)
 
 long: $(DEV_STAMP) java servers archive  ## tests that take long: the fault programme on sentinels and clusters, topologies on every server

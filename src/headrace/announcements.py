@@ -6,7 +6,7 @@ import asyncio
 import random
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from headrace import points
@@ -86,7 +86,15 @@ class Announcements:
                 if isinstance(answer, HeadraceError):
                     raise answer
             rows.append(self._row(name, ids[name], standing, groups, entries))
-        return rows
+        return await self._with_lag_where_all_is_read(rows)
+
+    async def _with_lag_where_all_is_read(self, rows: list[Listed]) -> list[Listed]:
+        """Redis 6.2 tells no lag, and later servers not always; that nothing is left can be seen all the same."""
+        untold = [row for row in rows if row.lag is None and row.position]
+        calls = [commands.entries(keys_of(row.name).stream, f"({row.position}", "+", 1) for row in untold]
+        answers = await self._link.pipe(calls) if calls else []
+        even = {row.name for row, rest in zip(untold, answers, strict=True) if rest == []}
+        return [replace(row, lag=0) if row.name in even else row for row in rows]
 
     def _row(self, name: str, id_: str, standing: ownership.Standing, groups: Any, entries: Any) -> Listed:
         mirror = self._place(name).mirror

@@ -43,7 +43,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Whoever comes first starts Spark. A time-out would break the session's gateway for all that follow.
 
     All that run Spark are marked: `make test` runs them apart, in two processes, each with one JVM at work most of the
-    time. What shares the session is one group, so that it is started once.
+    time. What shares the session is a group, so that it is started once; the pipeline's tests, which take as long as all
+    others, are one of their own, so that both processes are busy to the end.
     """
     here = Path(__file__).parent
     for item in items:
@@ -53,7 +54,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.timeout(PATIENCE_S))
         if "spark" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.jvm)
-            item.add_marker(pytest.mark.xdist_group("spark-session"))
+            part = "pipeline" if item.path.stem.startswith("test_pipeline_") else "session"
+            item.add_marker(pytest.mark.xdist_group(f"spark-{part}"))
 
 
 @pytest.fixture(scope="session")

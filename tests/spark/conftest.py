@@ -43,8 +43,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Whoever comes first starts Spark. A time-out would break the session's gateway for all that follow.
 
     All that run Spark are marked: `make test` runs them apart, in two processes, each with one JVM at work most of the
-    time. What shares the session is a group, so that it is started once; the pipeline's tests, which take as long as all
-    others, are one of their own, so that both processes are busy to the end.
+    time. What shares the session is a group, so that it is started once. The pipeline's tests take as long as all the
+    others and are one of their own: so both processes are busy to the end.
     """
     here = Path(__file__).parent
     for item in items:

@@ -173,7 +173,7 @@ async def test_owned_streams_tell_their_lag_after_a_failover_to_a_server_that_ca
         await app.stream(name).add_many([{"n": n} for n in range(5)])
         async with app.worker():
             await wait_until(lambda: counted(app, "acked_total") == 5)
-            assert (await row()).lag is None
+            assert (await row()).lag == 0  # nothing follows the position; more than that Redis 6.2 cannot tell
             await asyncio.to_thread(mixed.until_copied)
             mixed.primary.kill()
             await asyncio.to_thread(mixed.until, lambda: mixed.primary.key == "redis8", "a failover")

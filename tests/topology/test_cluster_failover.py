@@ -4,57 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
 import pytest
 
-from headrace import App, CountingRecorder, Delivery, HeadraceError
-from headrace.producer import Durability
+from headrace import App, CountingRecorder, Delivery
 from tests.support.followed import Followed, Producers
 from tests.support.topologies import Cluster, every
 from tests.support.wait import wait_until
 from tests.support.workshop import GROUP, Ledger, pool
 
 LEASE_S = 0.6
-PACE_S = 0.005
-
-
-class Load:
-    """Adds to some streams until told to stop; notes what was confirmed, and when.
-
-    Until a server is hurt that means: on a replica. Afterwards its successor has none, so an answer is enough.
-    """
-
-    def __init__(self, app: App, names: list[str]) -> None:
-        self._app = app
-        self._names = names
-        self._on = True
-        self.durability: Durability = "replicated"
-        self.confirmed: dict[str, dict[str, float]] = {name: {} for name in names}
-
-    @asynccontextmanager
-    async def running(self) -> AsyncIterator[None]:
-        tasks = [asyncio.ensure_future(self._add(name)) for name in self._names]
-        try:
-            yield
-        finally:
-            self._on = False
-            await asyncio.gather(*tasks)
-
-    async def _add(self, name: str) -> None:
-        stream, n = self._app.stream(name), 0
-        while self._on:
-            n += 1
-            key = f"{name}:{n}"
-            try:
-                await stream.add({"key": key}, key=key, durability=self.durability)
-                self.confirmed[name][key] = time.monotonic()
-            except HeadraceError:
-                await asyncio.sleep(0.05)  # unknown, not failed: it is not asserted about
-            await asyncio.sleep(PACE_S)
 
 
 def gap(moments: list[float], since: float) -> float:
@@ -69,23 +31,23 @@ async def _fail_over(
     names, ledger = cluster.names(prefix, 3), Ledger()
 
     async def bill(order: Any, delivery: Delivery[Any]) -> None:
-        ledger.note((delivery.stream, order["key"]), delivery)
+        ledger.note((delivery.stream, order["n"]), delivery)
 
     for name in names:
         app.stream(name).handler(group=GROUP, lease=LEASE_S, concurrency=20)(bill)
-    load = Load(app, names)
+    producers = Producers.of(app, names)
     async with pool(app, 2):
-        async with load.running():
-            await wait_until(lambda: all(len(keys) > 20 for keys in load.confirmed.values()), 10, what="a warm start")
+        async with producers.running():
+            await wait_until(lambda: all(count > 20 for count in producers.counts.values()), 10, what="a warm start")
             victim = await asyncio.to_thread(cluster.member_of, names[0])
-            load.durability = "received"
             hurt(victim)
             hurt_at = time.monotonic()
+            producers.bereft()
             await asyncio.to_thread(cluster.until, lambda: _taken_over(cluster, names[0], victim), "a failover")
             failover_s = time.monotonic() - hurt_at
-            before = len(load.confirmed[names[0]])
-            await wait_until(lambda: len(load.confirmed[names[0]]) > before + 20, 10, what="adds go on")
-        wanted = {(name, key) for name in names for key in load.confirmed[name]}
+            before = producers.counts[names[0]]
+            await wait_until(lambda: producers.counts[names[0]] > before + 20, 10, what="adds go on")
+        wanted = {(name, n) for name, count in producers.counts.items() for n in range(count)}
         await wait_until(lambda: wanted <= {seen.payload for seen in ledger.seen}, 15, what="all confirmed handled")
     gaps = {name: gap([seen.at for seen in ledger.seen if seen.payload[0] == name], hurt_at - 0.1) for name in names}
     with capsys.disabled():

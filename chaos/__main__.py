@@ -90,7 +90,7 @@ async def _long(options: argparse.Namespace) -> dict[str, Any]:
 
 
 async def _mutants(options: argparse.Namespace) -> dict[str, Any]:
-    """Every mutant on the row that must catch it, and the core as it is on the same schedule."""
+    """Every mutant on the row that must catch it. That the core passes those rows is what playing them says."""
     caught: dict[str, list[str]] = {}
     for mutant in MUTANTS.values():
         scenario = named(mutant.scenario)[0]

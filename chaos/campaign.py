@@ -59,7 +59,7 @@ def summary(results: Sequence[Result]) -> dict[str, Any]:
 
     played = [result for result in results if not result.skipped]
     return {
-        "holds": all(result.holds for result in played),
+        "holds": bool(played) and all(result.holds for result in played),  # what was not played has not held
         "runs": len(played),
         **{name: total(name) for name in ("messages", "lost", "duplicates", "refused", "burnt", "deaths")},
         "broken": [

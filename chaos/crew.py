@@ -20,6 +20,7 @@ from tests.support.wait import wait_until
 ROOT: Final = Path(__file__).resolve().parents[1]
 REPLACE_S: Final = 0.05  # after so long a dead worker is replaced
 STOP_S: Final = 30.0
+WORD_LIMIT: Final = 300  # characters of a process's last line that are noted
 WORK: Final = "from chaos.worker import from_environment, main; main(from_environment())"
 
 
@@ -46,6 +47,12 @@ class Worker:
         """Whether it has entered its group; asked often, so a yes is remembered."""
         self._joined = self._joined or (self.log.exists() and b"worker.started" in self.log.read_bytes())
         return self._joined
+
+    @property
+    def last_word(self) -> str:
+        """The end of its log: of one that ended by itself, the error."""
+        lines = self.log.read_text(errors="replace").strip().splitlines() if self.log.exists() else []
+        return lines[-1][:WORD_LIMIT] if lines else ""
 
     def signal(self, number: signal.Signals) -> None:
         if self.alive:
@@ -202,7 +209,7 @@ class Crew:
         """Note every death, and start another in the dead one's place."""
         while True:
             dead = await zygote.died.get()
-            self.pen.note("died", pid=dead.pid, code=dead.code)
+            self.pen.note("died", pid=dead.pid, code=dead.code, word=dead.last_word)
             if dead.kept and not self._stopping:
                 self._keeping.add(asyncio.create_task(self._replace(zygote, dead)))
 

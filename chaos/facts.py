@@ -31,7 +31,7 @@ class Promise:
     burns: float = 0
     rescue_s: float | None = None
     max_attempts: int = 20
-    ends: bool = False  # True: workers may end by themselves, with an error that says why (a right is missing)
+    ends: tuple[str, ...] = ()  # workers may end by themselves with one of these errors as their last word
     drain_s: float = 60.0
     trims: bool = False  # S8 is judged: messages are trimmed, and nobody dies with a count in hand
 
@@ -59,7 +59,7 @@ class Left:
     owners: set[str] = field(default_factory=set)
     clients: list[str] = field(default_factory=list)  # names of connections still open
     stuck: list[str] = field(default_factory=list)  # processes that did not end when they were told to
-    connections: Mapping[str, int] = field(default_factory=dict)  # of each worker at rest, beyond two a stream
+    connections: Mapping[str, int] = field(default_factory=dict)  # of each worker at rest: see Stage
     idle_commands_per_s: float = 0.0  # of each worker, with nothing to do
     log_lines_per_s: Mapping[str, float] = field(default_factory=dict)  # by log event, of the worst process
     secrets: list[str] = field(default_factory=list)  # where the canary was found

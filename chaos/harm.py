@@ -1,6 +1,7 @@
 """What was done to whom, and when: read from the history, for the judge to excuse by.
 
-An excuse is as narrow as the fault: these processes, from when it was noted until it was healed and a little longer.
+An excuse is as narrow as the fault: these processes, or what this stream's server said, from when it was noted (or so
+much before as a server may forget) until it was healed and a little longer.
 """
 
 from __future__ import annotations
@@ -13,14 +14,15 @@ from typing import Any, Final
 
 from tests.support.history import Event
 
-FORGOT_S: Final = 2.0  # before and after a failover: what was on its way, and what an owner held that nobody knows of
+HELD_S: Final = 0.5  # after a server forgot: what an owner had read before, and starts now, nobody knows of
 WAKING_S: Final = 3.0  # so long after it was healed a process may still begin, or lose, what it had before
 LEAVING_S: Final = 3.0  # who ends so soon after a fault of its own may not have reached the server to take leave
 
 
 @dataclass(slots=True)
 class Span:
-    """A time in which somebody was hurt. ``stream``: of a cluster, whose shard it was."""
+    """A time in which somebody was hurt. ``stream``: of a cluster, whose shard it was. ``forgets``: what the server
+    said in it need not count, and ``since`` is when the oldest of that was said."""
 
     since: float
     until: float = math.inf
@@ -33,7 +35,7 @@ class Harm:
     faults: Counter[str] = field(default_factory=Counter)  # by what happened
     died: dict[int, float] = field(default_factory=dict)  # process -> when, of those that did not end in peace
     ended: dict[int, float] = field(default_factory=dict)  # process -> when, of all
-    unasked: dict[int, int] = field(default_factory=dict)  # process -> code, of those that nobody killed
+    unasked: dict[int, str] = field(default_factory=dict)  # process -> its code and last word, if nobody killed it
     trimmed: set[str] = field(default_factory=set)
     trimmed_held: set[str] = field(default_factory=set)
     spans: list[Span] = field(default_factory=list)  # of servers
@@ -47,7 +49,7 @@ class Harm:
         if event.op == "fault":
             self._note_fault(event)
         elif event.op == "died":
-            self._note_end(event.at, about["pid"], about["code"], killed_itself=event.pid == about["pid"])
+            self._note_end(event)
         elif event.op == "trim":
             self.trimmed.update(about["ids"])
             self.trimmed_held.update(about["held"])
@@ -86,13 +88,14 @@ class Harm:
             for span in self.spans:
                 span.until = min(span.until, at)  # one at a time: all before it have ended
 
-    def _note_end(self, at: float, pid: int, code: int, *, killed_itself: bool) -> None:
-        self.ended.setdefault(pid, at)
+    def _note_end(self, event: Event) -> None:
+        pid, code = event.about["pid"], event.about["code"]
+        self.ended.setdefault(pid, event.at)
         if code == 0:
             return
-        if pid not in self.died and not killed_itself:
-            self.unasked[pid] = code
-        self.died.setdefault(pid, at)
+        if pid not in self.died and event.pid != pid:  # it would say itself that it is to be killed
+            self.unasked[pid] = f"{code}: {event.about.get('word', '')}"
+        self.died.setdefault(pid, event.at)
 
     # ── excuses ──
 
@@ -118,10 +121,10 @@ class Harm:
     def forgets(self) -> bool:
         return any(span.forgets for span in self.spans)
 
-    def forgot(self, times: Iterable[float]) -> bool:
-        """Whether the server may have forgotten what it said at one of these times."""
-        spans = [(span.since - FORGOT_S, span.until + FORGOT_S) for span in self.spans if span.forgets]
-        return any(since <= at <= until for at in times for since, until in spans)
+    def forgot(self, stream: str, times: Iterable[float]) -> bool:
+        """Whether the server of this stream may have forgotten what it said at one of these times. "": there is one."""
+        spans = [span for span in self.spans if span.forgets and (not stream or span.stream in ("", stream))]
+        return any(span.since <= at <= span.until + HELD_S for at in times for span in spans)
 
     def last_death(self, before: float) -> float:
         return max((at for at in self.died.values() if at < before), default=-math.inf)

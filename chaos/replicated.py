@@ -81,6 +81,14 @@ class Replicated:
     def masters(self) -> list[redis.Redis]:
         return [node for node in self.nodes if node.info("replication")["role"] == "master"]
 
+    def places(self, streams: Sequence[str]) -> list[tuple[redis.Redis, set[str]]]:
+        served = {stream: self.primary_of(stream) for stream in streams}
+        return [
+            (member.sync(), {stream for stream, primary in served.items() if primary is member})
+            for member in self.data
+            if member.alive and not member.paused
+        ]
+
     @property
     def version(self) -> str:
         return version_of(self.nodes[0])

@@ -11,7 +11,7 @@ from chaos.facts import Promise
 from chaos.feeder import Traffic
 from chaos.topology import KINDS, Kind, ServerPlan
 
-BLOCK_S: Final = 20.0  # of a mix that shifts
+BLOCK_S: Final = 8.0  # of a mix that shifts
 EVERY: Final = ("redis8", "valkey9", "redis6", "redis7")
 
 

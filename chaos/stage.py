@@ -19,6 +19,7 @@ from typing import Any, Final
 import redis
 
 from chaos import libraries, witness
+from chaos.checker import CONNECTIONS
 from chaos.collect import collect
 from chaos.crew import Crew, Worker
 from chaos.facts import Facts, Left
@@ -139,6 +140,15 @@ class Stage:
         worker.proxy = len(self.proxies) - 1
         return worker
 
+    async def way_of_adds(self) -> str:
+        """The feeder's URL. With keys its adds are safe to repeat, so it suffers what the workers' proxies do; where
+        addresses are learnt from the servers, only workers take a detour."""
+        if not (self.scenario.traffic.keyed and self.scenario.staff.proxied):
+            return self.topology.url
+        proxy = await Proxy(*self.topology.behind).__aenter__()
+        self.proxies.append(proxy)
+        return str(self.topology.through(proxy.ports).get("url", self.topology.url))
+
     async def staff(self) -> None:
         staff = self.scenario.staff
         if staff.supervised:
@@ -207,13 +217,27 @@ class Stage:
         return float(processed() - before - len(masters)) / QUIET_S / workers / len(self.streams)
 
     def _connections(self) -> dict[str, int]:
-        """How many each worker has to one server, at most, beyond the two of each stream."""
-        most: Counter[str] = Counter()
-        for node in self.topology.nodes:
-            owners = [re.match(r"headrace:([^:]+-\d+-\w+)", str(row["name"])) for row in node.client_list()]
-            for owner, count in Counter(found[1] for found in owners if found).items():
-                most[owner] = max(most[owner], count)
-        return {owner: count - 2 * len(self.streams) for owner, count in most.items()}
+        """How many each worker has to one server, at most, beyond the two of each of its streams that are there.
+
+        A worker has a lifeline for each shard in which it began; slots that move may bring them to one server.
+        """
+        read = {worker.pid: {*worker.settings["streams"]} for worker in self.crew.alive}
+        most: dict[str, int] = {}
+        places = list(self.topology.places(self.streams))
+        for node, there in places:
+            owners = [re.match(r"headrace:([^:]+-(\d+)-\w+)", str(row["name"])) for row in node.client_list()]
+            for (owner, pid), count in Counter((found[1], int(found[2])) for found in owners if found).items():
+                beyond = count - 2 * len(read.get(pid, set()) & there) - (len(places) - 1)
+                most[owner] = max(most.get(owner, beyond), beyond)
+        return most
+
+    async def _settled_connections(self) -> dict[str, int]:
+        """The same. One that is being made again has its old one beside it for a moment; what is leaked stays."""
+        found, looks = self._connections(), 1
+        while max(found.values(), default=0) > CONNECTIONS and looks < 5:
+            await asyncio.sleep(0.4)
+            found, looks = self._connections(), looks + 1
+        return found
 
     async def finish(self) -> Left:
         """Heal is done: drain, watch, stop, and look at what is left."""
@@ -221,7 +245,7 @@ class Stage:
         left.drained, left.drain_s = await self.drain()
         if left.drained and not self.scenario.staff.supervised and not self.broken:
             left.idle_commands_per_s = await self.idle_commands_per_s()
-            left.connections = self._connections()
+            left.connections = await self._settled_connections()
         stuck = await self.crew.stop()
         if self.scenario.staff.supervised:
             self.parent.terminate()
@@ -266,7 +290,7 @@ async def stage(
         servers = make(topology, server, canary, scenario.server, place, env)
         stack.callback(servers.close)
         told = Stage(scenario, seed, seconds, servers, folder)
-        await stack.enter_async_context(witness.watching(folder))
+        await stack.enter_async_context(witness.watching(folder, proxied=scenario.staff.proxied))
         told.canary = canary
         told.crew = Crew(
             folder,
@@ -275,7 +299,7 @@ async def stage(
             libraries.environment(scenario.staff.preload, folder),
         )
         stack.push_async_callback(told.crew.close)
-        told.feeder = Feeder(servers.url, told.streams, told.orders, scenario.traffic, told.pen)
+        told.feeder = Feeder(await told.way_of_adds(), told.streams, told.orders, scenario.traffic, told.pen)
         stack.push_async_callback(told.feeder.close)
         stack.push_async_callback(_close_all, told.proxies)
         yield told

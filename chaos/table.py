@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from decimal import ROUND_CEILING, Context, Decimal
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,8 +18,8 @@ BEGIN: Final = "<!-- chaos: written by `python -m chaos table`, do not edit -->"
 END: Final = "<!-- chaos: end -->"
 GUARANTEES: Final = Path(__file__).resolve().parents[1] / "GUARANTEES.md"
 COLUMNS: Final = (
-    *("#", "fault", "servers", "topology", "runs (seeds)", "messages", "faults", "lost", "twice", "refused", "burnt"),
-    *("rescue p50/p99/max ms", "gap s", "drain s", "adds confirmed", "fsync", "held"),
+    *("#", "fault", "servers", "topology", "runs (seeds)", "messages", "faults", "lost", "twice", "exactness judged"),
+    *("refused", "burnt", "ended", "rescue p50/p99/max ms", "gap s", "drain s", "adds confirmed", "fsync", "held"),
 )
 Run = Mapping[str, Any]
 
@@ -47,8 +49,12 @@ def write(folder: Path, page: Path = GUARANTEES) -> None:
 
 
 def bound(n: int) -> str:
-    """What nothing seen in n tries says: with 95 % it happens less often than this."""
-    return f"0 of {n:,} (below {3 / n:.1g} with 95 %)" if n else "0 of 0"
+    """What nothing seen in n tries says: with 95 % it happens less often than this. Rounded up: a bound that is rounded
+    down is none."""
+    if not n:
+        return "0 of 0"
+    rule, up = Decimal(3) / n, Context(prec=2, rounding=ROUND_CEILING)
+    return f"0 of {n:,} (below {float(up.plus(rule)):g} with 95 %)"
 
 
 def _summary(played: Sequence[Run]) -> str:
@@ -60,12 +66,8 @@ def _summary(played: Sequence[Run]) -> str:
     versions = sorted({run["version"] for run in played})
     dates = sorted({run["date"][:10] for run in played})
     seeds = sorted({run["seed"] for run in played})
-    native = [run for run in played if run["name"] == "kill" and "rescue_p99_ms" in run]
-    words = ("p50", "p99", "max")
-    rescue = "; ".join(
-        f"{run['version']} " + ", ".join(f"{word} {run[f'rescue_{word}_ms']:,.0f}" for word in words) + " ms"
-        for run in _latest(native, "version")
-    )
+    killed = [run for run in played if run["name"] == "kill" and "rescue_p99_ms" in run]
+    rescue = "; ".join(_rescue(version, killed) for version in sorted({run["version"] for run in killed}))
     head = (
         f"{len(played):,} runs on {', '.join(versions)}, {dates[0]} to {dates[-1]}, seeds {_shown(seeds)}, "
         f"{played[-1]['machine']}: {messages:,} messages, "
@@ -82,7 +84,7 @@ def _summary(played: Sequence[Run]) -> str:
             f"- committed twice: {bound(once) if not twice else f'**{twice:,}** of {once:,}'} ({forgets})",
             f"- runs that broke an invariant: {len(broken)} of {len(played)}{which}",
             f"- outcomes of zombies refused: {_total(played, 'refused'):,}",
-            *([f"- rescue after kill -9, lease {native[-1]['lease_s']:g} s: {rescue}"] if native else []),
+            *([f"- rescue after kill -9, lease {killed[-1]['lease_s']:g} s, worst run: {rescue}"] if killed else []),
         ]
     )
 
@@ -105,7 +107,8 @@ def _row(row: int, what: str, runs: Sequence[Run]) -> str:
     faults: dict[str, int] = defaultdict(int)
     for run in played:
         for name, times in run.get("faults", {}).items():
-            faults[name] += times
+            # The same tests, however often they were run.
+            faults[name] = max(faults[name], times) if "tests_passed" in run else faults[name] + times
         if "reached" in run:
             faults["killed at a point"] += run["reached"]
     rescue = [f"{max(run.get(f'rescue_{word}_ms', 0) for run in played):,.0f}" for word in ("p50", "p99", "max")]
@@ -116,12 +119,14 @@ def _row(row: int, what: str, runs: Sequence[Run]) -> str:
         ", ".join(sorted({run["version"] for run in played})),
         ", ".join(kind for kind in KINDS if kind in {run["topology"] for run in played}),
         f"{len(played)} ({_shown(sorted({run['seed'] for run in played}))})",
-        f"{_total(played, 'messages'):,}",
+        f"{_total(played, 'messages'):,}" if _total(played, "messages") else "-",
         ", ".join(f"{times} {name}" for name, times in faults.items()) or "-",
-        *(f"{_total(played, name):,}" for name in ("lost", "duplicates", "refused", "burnt")),
+        *(_counted(played, name) for name in ("lost", "duplicates")),
+        _judged(played),
+        *(_counted(played, name) for name in ("refused", "burnt", "ended_by_themselves")),
         "/".join(rescue) if any(run.get("rescued") for run in played) else "-",
-        f"{max(run.get('longest_gap_s', 0.0) for run in played):.1f}",
-        f"{max(run.get('drain_s', 0.0) for run in played):.1f}",
+        _longest(played, "longest_gap_s"),
+        _longest(played, "drain_s"),
         played[-1]["durability"],
         played[-1]["fsync"],
         "yes" if not broken else f"**no: {', '.join(broken)}**",
@@ -129,13 +134,34 @@ def _row(row: int, what: str, runs: Sequence[Run]) -> str:
     return "| " + " | ".join(cells) + " |"
 
 
+def _counted(runs: Sequence[Run], name: str) -> str:
+    """A sum, or that nobody counted: no message went through, or the figure is not one of these runs."""
+    found = [run[name] for run in runs if name in run and run.get("messages")]
+    return f"{sum(found):,}" if found else "-"
+
+
+def _longest(runs: Sequence[Run], name: str) -> str:
+    found = [run[name] for run in runs if name in run]
+    return f"{max(found):.1f}" if found else "-"
+
+
+def _judged(runs: Sequence[Run]) -> str:
+    """Of how many messages it was judged that they were done once: the least of the runs. The others were touched when
+    their server forgot what it had answered."""
+    found = [run["judged_share"] for run in runs if "judged_share" in run]
+    return f"{math.floor(100 * min(found))} %" if found else "-"
+
+
 def _is_fenced(run: Run) -> bool:
     """Whether the server kept what it answered, so that an effect may be committed once only."""
     return next(scenario.promise.keeps for scenario in ROWS if scenario.name == run["name"])
 
 
-def _latest(runs: Sequence[Run], key: str) -> list[Run]:
-    return list({run[key]: run for run in runs}.values())
+def _rescue(version: str, runs: Sequence[Run]) -> str:
+    """The worst of all runs on one version, each word by itself."""
+    there = [run for run in runs if run["version"] == version]
+    worst = {word: max(run[f"rescue_{word}_ms"] for run in there) for word in ("p50", "p99", "max")}
+    return f"{version} " + ", ".join(f"{word} {ms:,.0f}" for word, ms in worst.items()) + " ms"
 
 
 def _total(runs: Sequence[Run], name: str) -> int:

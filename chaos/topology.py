@@ -66,6 +66,9 @@ class Topology(Protocol):
     def masters(self) -> list[redis.Redis]:
         """The same without replicas."""
 
+    def places(self, streams: Sequence[str]) -> list[tuple[redis.Redis, set[str]]]:
+        """A client for every server with data, and which of these streams it serves."""
+
     @property
     def version(self) -> str: ...
 
@@ -115,6 +118,9 @@ class Single:
         return [self.admin]
 
     masters = nodes
+
+    def places(self, streams: Sequence[str]) -> list[tuple[redis.Redis, set[str]]]:
+        return [(self.admin, {*streams})]
 
     @property
     def version(self) -> str:

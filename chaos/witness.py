@@ -1,8 +1,8 @@
 """Watches the machine and the stage: who sleeps notes when it was woken much later than it had asked for.
 
-A lease is a time. Where the machine let nobody run for a good part of it, or the stage's proxies passed nothing on, a
-live owner can lose what it holds, and no program can prevent it. The results say how long that was at most, and the
-judge excuses what was taken over just then.
+A lease is a time. Where the machine let nobody run for a good part of it, a live owner can lose what it holds, and no
+program can prevent it; where workers go through the stage's proxies, neither when those passed nothing on. The results
+say how long that was at most, and the judge excuses what was taken over just then.
 """
 
 from __future__ import annotations
@@ -24,17 +24,19 @@ LATE_S: Final = 0.05
 
 
 @asynccontextmanager
-async def watching(folder: Path) -> AsyncIterator[None]:
-    """As long as this lasts, lateness is noted in the folder's histories: a process's, and that of this event loop."""
+async def watching(folder: Path, *, proxied: bool) -> AsyncIterator[None]:
+    """As long as this lasts, lateness is noted in the folder's histories: a process's, and with proxies in this event
+    loop that of the loop."""
     file = str(folder / "witness.jsonl")
     process = await asyncio.create_subprocess_exec(sys.executable, "-m", "chaos.witness", file, cwd=ROOT)
-    here = asyncio.create_task(_watch_loop(Pen(folder / "lateness.jsonl")))
+    here = [asyncio.create_task(_watch_loop(Pen(folder / "lateness.jsonl")))] if proxied else []
     try:
         yield
     finally:
-        here.cancel()
+        for task in here:
+            task.cancel()
         process.kill()
-        await asyncio.gather(here, process.wait(), return_exceptions=True)
+        await asyncio.gather(*here, process.wait(), return_exceptions=True)
 
 
 async def _watch_loop(pen: Pen) -> None:

@@ -7,6 +7,7 @@
     prefix        unique for the test; every key it makes must contain it
     stream        a fresh stream name with that prefix
     tls_files     an authority and certificates
+    remembered    what was found broken, so that the second run of `make test` does not mend it
 
 `@pytest.mark.servers("redis8", "valkey9")` narrows the matrix for one test, `--servers redis8` for one run.
 """
@@ -21,6 +22,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.leaks import leaked
+from tests.support.remembered import Remembered
 from tests.support.servers import KEYS, Server, ServerMissing, in_ci, start_server, versions
 from tests.support.tls import TlsFiles, make_tls
 
@@ -73,6 +75,14 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
         return
     failed = cache.get("cache/lastfailed", {})
     cache.set("cache/lastfailed", {re.sub(r"@[\w.-]+$", "", name): True for name in failed})
+
+
+@pytest.fixture
+def remembered(request: pytest.FixtureRequest) -> Remembered:
+    """What a second run does not mend."""
+    cache = request.config.cache
+    assert cache is not None
+    return Remembered(cache, request.node.name, again=bool(request.config.getoption("lf")))
 
 
 # ── the matrix ───────────────────────────────────────────────────────────────────────────────────────

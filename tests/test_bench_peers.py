@@ -123,6 +123,15 @@ def test_the_page_keeps_what_stands_around_the_findings(tmp_path: Path) -> None:
         page.write(document, told, None)
 
 
+def test_the_page_of_the_peers_is_what_the_results_file_says(tmp_path: Path) -> None:
+    """Nothing between its markers is written by hand, and the chart is drawn from the same runs."""
+    document, told = tmp_path / "peers.md", json.loads((ROOT / "bench/results/peers.json").read_text())
+    document.write_text((ROOT / "docs/peers.md").read_text())
+    page.write(document, told, "peers.svg")
+    assert document.read_text() == (ROOT / "docs/peers.md").read_text()
+    assert chart.draw(told["runs"]) == (ROOT / "docs/peers.svg").read_text()
+
+
 def test_the_chart_and_the_criterion_need_no_complete_run() -> None:
     assert ET.fromstring(chart.draw([])).tag.endswith("svg")
     assert findings.report([]).reached

@@ -20,6 +20,16 @@ def test_every_file_that_the_decisions_name_exists() -> None:
             assert (ROOT / named).exists(), f"{page.name} names {named}"
 
 
+def test_every_line_that_is_cited_stands_in_the_specification() -> None:
+    lines = set(re.findall(r"^(\d+\w?)\. ", (ROOT / "docs" / "spec.md").read_text(), re.M))
+    assert len(lines) > 60
+    for folder in ("src", "tests", "docs", "chaos", "bench"):
+        for page in (path for path in (ROOT / folder).rglob("*") if path.suffix in (".py", ".md", ".lua")):
+            for cited in re.findall(r"SPEC (\d+\w?(?:(?:,| to| and) \d+\w?\b)*)", page.read_text()):
+                numbers = set(re.findall(r"\d+[a-z]?", cited))
+                assert numbers <= lines, f"{page.name} cites SPEC {cited}"
+
+
 def test_the_public_door_exports_what_the_readme_imports() -> None:
     import headrace
 

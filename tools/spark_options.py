@@ -38,6 +38,9 @@ runs anything of ours:
 | | told by |
 |---|---|
 | `read`, `readStream` | `load()`; over Spark Connect, where that asks nobody, the first action or `start()` |
+| an option that is for the other of the two, as `endingOffsets` in a stream, `table` in a stream or `mode` = `group` \
+in a batch read, which `load()` cannot tell apart | the first action; the exception of the query, at once after \
+`start()` |
 | `read` with a schema of your own | the first action |
 | `readStream` with a schema of your own | the exception of the query, at once after `start()` |
 | `write` | `save()` |
@@ -53,8 +56,8 @@ needed; a stream whose name holds a comma is written as a JSON list, `["a,b"]`."
 COLUMNS = """\
 Columns without a schema of your own: {columns}.
 A schema may take any of these, and names fields of the messages otherwise, as `string` or `binary`; a field that is
-called like one of the four is named `fields.id` and so on. A field that a message lacks is null. Types other than these
-are refused: cast afterwards, where you can say what bad values mean."""
+called like one of the four is named `fields.id` and so on. A field that a message lacks is null, so a column that must
+not be null is refused. So are other types than these: cast afterwards, where you can say what bad values mean."""
 
 SINK = """\
 ## Sink

@@ -1,6 +1,7 @@
 """Faults by name. Each is a coroutine that does its harm to a stage, waits as long as it lasts, and heals it.
 
-What it did it has noted before it happened: the checker must know whom to excuse.
+What it did it has noted before it happened: the checker must know whom to excuse. Where another fault may hold a
+server, it is asked in a thread: the workers' proxies live in this event loop, and must not stand still.
 """
 
 from __future__ import annotations

@@ -16,24 +16,28 @@ async def remove_right(stage: Stage, rng: random.Random, /, *, s: float = 0.5) -
     """One command is forbidden for a while: workers end with an error that names it, and are started again."""
     command = rng.choice(["xreadgroup", "evalsha", "xclaim", "xack"])
     stage.note_fault("right removed", command=command)
-    _change(stage, f"-{command}")
+    await asyncio.to_thread(_change, stage, f"-{command}")
     await asyncio.sleep(s * rng.uniform(0.7, 1.3))
-    _change(stage, f"+{command}", "+@all")
+    await asyncio.to_thread(_change, stage, f"+{command}", "+@all")
     stage.healed_fault("right removed")
 
 
 async def rotate_password(stage: Stage, rng: random.Random, /, *, s: float = 0.5) -> None:
     """The password is changed and everybody thrown out; after a while the old one is good again."""
     stage.note_fault("password rotated")
-    _change(stage, "resetpass", ">another")
+    await asyncio.to_thread(_change, stage, "resetpass", ">another")
+    await asyncio.to_thread(_throw_out, stage)
+    await asyncio.sleep(s * rng.uniform(0.7, 1.3))
+    await asyncio.to_thread(_change, stage, "resetpass", f">{stage.canary}")
+    stage.healed_fault("password rotated")
+
+
+def _throw_out(stage: Stage) -> None:
     nodes: list[Any] = [*stage.topology.nodes]
     for node in nodes:
         for row in node.client_list():
             if row.get("user") == USER:
                 node.client_kill_filter(_id=row["id"])
-    await asyncio.sleep(s * rng.uniform(0.7, 1.3))
-    _change(stage, "resetpass", f">{stage.canary}")
-    stage.healed_fault("password rotated")
 
 
 def _change(stage: Stage, *words: str) -> None:

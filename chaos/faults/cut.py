@@ -80,12 +80,12 @@ async def partition(stage: Stage, rng: random.Random, /, *, leases: float = 2.0,
 async def slow(
     stage: Stage, rng: random.Random, /, *, delay_s: float = 0.0, bytes_per_s: int = 0, s: float = 3.0
 ) -> None:
-    """200 ms there and back, or 10 kB a second, for one worker."""
+    """200 ms there and back, or 10 kB a second, for one worker: slow is not dead, and nothing may be taken from it."""
     found = _one(stage, rng)
     if found is None:
         return
     worker, proxy = found
-    stage.note_fault("latency" if delay_s else "throttle", [worker], excuses=True)
+    stage.note_fault("latency" if delay_s else "throttle", [worker])
     proxy.delay_s, proxy.bytes_per_s = delay_s, bytes_per_s
     await asyncio.sleep(s)
     proxy.delay_s, proxy.bytes_per_s = 0.0, 0

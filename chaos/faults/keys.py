@@ -9,6 +9,8 @@ import asyncio
 import random
 from typing import TYPE_CHECKING, Any
 
+import redis
+
 from chaos.worker import GROUP
 from headrace.names import keys_of, waiting_group
 from tests.support.setback import set_ahead, set_back
@@ -16,6 +18,8 @@ from tests.support.setback import set_ahead, set_back
 if TYPE_CHECKING:
     from chaos.stage import Stage
 
+BACK_S = 0.5  # in which the last messages that a group is set back by were read
+SHOWS = 50  # how often it is tried to put back what was hidden
 FLOOR_S = 1.5  # a group that vanished comes back where it was so long ago, at most (janitor.FLOOR_MS and its way)
 
 # Deletes some pending entries and says which. KEYS 1 stream · ARGV 1 group 2 how many 3 owner "" or one to spare
@@ -49,8 +53,8 @@ return {pending, cut}
 """
 
 
-# Puts a string where the dead letters were, and takes it away again: at once, so that no burial falls in between and is
-# overwritten. KEYS 1 dead letters 2 their place meanwhile
+# Puts a string where a stream was, and takes it away again: at once, so that no entry falls in between and is
+# overwritten. KEYS 1 the stream 2 its place meanwhile
 _HIDE = """
 if redis.call('EXISTS', KEYS[1]) == 1 then redis.call('RENAME', KEYS[1], KEYS[2]) end
 redis.call('SET', KEYS[1], 'no stream')
@@ -65,7 +69,8 @@ async def delete_entries(stage: Stage, rng: random.Random, /, *, count: int = 5)
     """XDEL of entries that are pending just now."""
     stage.note_fault("XDEL")
     admin: Any = stage.topology.admin
-    ids = [stage.id_of(id_) for id_ in admin.eval(_DELETE_HELD, 1, stage.stream, GROUP, count)]
+    found = await asyncio.to_thread(admin.eval, _DELETE_HELD, 1, stage.stream, GROUP, count)
+    ids = [stage.id_of(id_) for id_ in found]
     stage.pen.note("trim", ids=ids, held=ids)
 
 
@@ -94,15 +99,21 @@ async def destroy_group(stage: Stage, rng: random.Random, /) -> None:
     stage.healed_fault("XGROUP DESTROY")
 
 
-async def wrong_type(stage: Stage, rng: random.Random, /, *, s: float = 0.6) -> None:
-    """A string in the place of the dead letters: burials fail, and must lose nothing."""
+async def wrong_type(stage: Stage, rng: random.Random, /, *, s: float = 0.6, of: str = "dead letters") -> None:
+    """A string in the place of the dead letters, or of the stream: burials fail, or everything does, and must lose
+    nothing."""
     stage.note_fault("WRONGTYPE")
     admin: Any = stage.topology.admin
-    letters = keys_of(stage.stream).dead_letters
-    aside = f"bystander:{letters}"
-    admin.eval(_HIDE, 2, letters, aside)
+    key = stage.stream if of == "stream" else keys_of(stage.stream).dead_letters
+    aside = f"bystander:{key}"
+    await asyncio.to_thread(admin.eval, _HIDE, 2, key, aside)
     await asyncio.sleep(s * rng.uniform(0.7, 1.3))
-    admin.eval(_SHOW, 2, letters, aside)
+    for _ in range(SHOWS):  # the server may be away just then, by another fault; what was hidden must not stay so
+        try:
+            await asyncio.to_thread(admin.eval, _SHOW, 2, key, aside)
+            break
+        except redis.RedisError:
+            await asyncio.sleep(0.2)
     stage.healed_fault("WRONGTYPE")
 
 
@@ -121,7 +132,7 @@ async def set_stream_back(stage: Stage, rng: random.Random, /, *, ahead_s: int =
 
 async def set_id_back(stage: Stage, rng: random.Random, /, *, back: int = 50) -> None:
     """XGROUP SETID to a place that was read already: what is done is handed out again, and robs who holds it."""
-    stage.note_fault("SETID back", forgets=True)
+    stage.note_fault("SETID back", forgets=True, before_s=BACK_S)
     admin: Any = stage.topology.admin
     reached = {row["name"]: row["last-delivered-id"] for row in admin.xinfo_groups(stage.stream)}[GROUP.encode()]
     # From where the group has come to, not from the end of the stream: that may be ahead, and skip what is unread.

@@ -13,11 +13,11 @@ if TYPE_CHECKING:
 async def fill_memory(stage: Stage, rng: random.Random, /, *, s: float = 1.0) -> None:
     """maxmemory far below what is used: adds are refused, outcomes must go through."""
     stage.note_fault("maxmemory")
-    nodes = stage.topology.nodes
+    nodes = await asyncio.to_thread(lambda: stage.topology.nodes)
     for node in nodes:
-        node.config_set("maxmemory-policy", "noeviction")
-        node.config_set("maxmemory", 1)
+        await asyncio.to_thread(node.config_set, "maxmemory-policy", "noeviction")
+        await asyncio.to_thread(node.config_set, "maxmemory", 1)
     await asyncio.sleep(s * rng.uniform(0.7, 1.3))
     for node in nodes:
-        node.config_set("maxmemory", 0)
+        await asyncio.to_thread(node.config_set, "maxmemory", 0)
     stage.healed_fault("maxmemory")

@@ -50,7 +50,7 @@ async def _taken_over(stage: Stage, worker: Worker) -> None:
     until = time.monotonic() + PATIENCE_S
     while time.monotonic() < until and worker.alive:
         try:
-            if not _held(stage, worker):
+            if not await asyncio.to_thread(_held, stage, worker):
                 return
         except redis.RedisError:  # the server is away, by another fault
             return

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 async def flush_scripts(stage: Stage, rng: random.Random, /) -> None:
     """SCRIPT FLUSH: as after a failover, nobody's scripts are there."""
     stage.note_fault("SCRIPT FLUSH")
-    for node in stage.topology.nodes:
-        node.script_flush()
+    for node in await asyncio.to_thread(lambda: stage.topology.nodes):
+        await asyncio.to_thread(node.script_flush)
 
 
 async def keyspace(stage: Stage, rng: random.Random, /, *, keys: int = 500) -> None:
@@ -22,8 +22,8 @@ async def keyspace(stage: Stage, rng: random.Random, /, *, keys: int = 500) -> N
     stage.note_fault("keyspace events")
     admin = stage.topology.admin
     told = rng.choice(["", "KEA", "Ex"])
-    for node in stage.topology.nodes:
-        node.config_set("notify-keyspace-events", told)
+    for node in await asyncio.to_thread(lambda: stage.topology.nodes):
+        await asyncio.to_thread(node.config_set, "notify-keyspace-events", told)
     pipe = admin.pipeline(transaction=False)
     for number in range(keys):
         pipe.set(f"bystander:{number}", "x", px=rng.randrange(1, 300))

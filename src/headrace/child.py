@@ -74,7 +74,8 @@ def hello_of(app: App, owner: str) -> bytes:
         }
         for job in app.owner_jobs
     ]
-    return json.dumps({"pid": os.getpid(), "owner": owner, "lanes": lanes, "owned": owned}).encode() + b"\n"
+    hello = {"pid": os.getpid(), "owner": owner, "fixed": bool(app.owner), "lanes": lanes, "owned": owned}
+    return json.dumps(hello).encode() + b"\n"
 
 
 async def handle(app: App, options: argparse.Namespace) -> None:

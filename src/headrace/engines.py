@@ -22,7 +22,7 @@ from headrace.reader import Rescue
 from headrace.recorder import Recorder
 from headrace.recovery import Requeue
 from headrace.redis import commands, requeue, scripts
-from headrace.redis.calls import Call, Rescued, Word
+from headrace.redis.calls import Call, Entry, Rescued, Word
 from headrace.redis.capabilities import Capabilities
 from headrace.redis.endings import Endings
 from headrace.redis.letters import open_requeued
@@ -162,6 +162,7 @@ class NoRescue:
 
     next_at = NEVER
     allowed = False
+    more = False
 
     def __init__(self, lease_ms: int) -> None:
         self.lease_ms = lease_ms
@@ -170,6 +171,9 @@ class NoRescue:
         """Nothing follows from it."""
 
     async def take(self, link: Link, limit: int) -> list[Rescued]:
+        return []
+
+    async def take_over(self, link: Link, limit: int) -> list[Entry]:
         return []
 
 

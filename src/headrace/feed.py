@@ -223,17 +223,18 @@ class Pull:
         calls = [
             ownership.read_after([(room.name, room.cursor)], space) for room, space in zip(batch, asked, strict=True)
         ]
-        away: HeadraceError | None = None
+        failed: HeadraceError | None = None
         for room, space, answer in zip(batch, asked, await self.link.pipe(calls), strict=True):
-            if not isinstance(answer, HeadraceError) or classify(answer) is not Verdict.RETRY:
+            if not isinstance(answer, HeadraceError) or isinstance(answer, WrongType):  # of this one stream alone
                 self._feed.pulled(room, space, answer)
                 continue
-            away = answer
+            if failed is None or classify(failed) is Verdict.RETRY:
+                failed = answer
             if room in self.rooms:  # behind the others: they may have better luck
                 del self.rooms[room]
                 self.rooms[room] = None
-        if away is not None:
-            raise away
+        if failed is not None:
+            raise failed
 
 
 class Reel:

@@ -102,6 +102,7 @@ class Heartbeat:
         tell: Callable[[float], None] | None = None,
     ) -> None:
         self._posts = list(posts)
+        self.streams = tuple(post.member.stream for post in posts)
         self._tell = tell
         self._recorder = recorder
         lease_ms = min(post.member.settings.lease_ms for post in posts)
@@ -144,6 +145,12 @@ class Heartbeat:
     # ── the thread ──
 
     def _run(self) -> None:
+        try:
+            self._keep()
+        except BaseException as error:  # noqa: BLE001 - no lease would be kept any more, and nobody would know
+            self._on_loop(self._posts[0].failed, error)
+
+    def _keep(self) -> None:
         while not self._stop.wait(self._look_s):
             now = time.monotonic()
             if self._tell is not None:
@@ -151,6 +158,8 @@ class Heartbeat:
             if self._vigil.is_stalled(now):
                 continue
             for post, link in zip(self._posts, self._links, strict=True):
+                if self._stop.is_set():
+                    return
                 if now >= post.beat_at + post.lease_s / 3 or post.in_doubt:
                     self._beat(post, link)
 

@@ -66,6 +66,7 @@ class Lifeline:
         tell: Callable[[float], None] | None = None,
     ) -> None:
         self._strands = list(strands)
+        self.streams = tuple(strand.member.stream for strand in strands)
         self._pulse = pulse
         self._recorder = recorder
         self._tell = tell
@@ -106,6 +107,12 @@ class Lifeline:
     # ── the thread ──
 
     def _run(self) -> None:
+        try:
+            self._keep()
+        except BaseException as error:  # noqa: BLE001 - nothing would be renewed any more, and nobody would know
+            self._on_loop(self._strands[0].failed, error)
+
+    def _keep(self) -> None:
         while not self._stop.wait(self._look_s):
             now = time.monotonic()
             if self._tell is not None:
@@ -114,6 +121,8 @@ class Lifeline:
                 continue
             failed: HeadraceError | None = None
             for strand in self._strands:
+                if self._stop.is_set():
+                    return
                 try:
                     self._look(strand, now)
                 except HeadraceError as error:  # another strand's server may well be there

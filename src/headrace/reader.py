@@ -30,7 +30,7 @@ from headrace.message import Delivery
 from headrace.policy import reconnect_delay_ms
 from headrace.recorder import Recorder
 from headrace.redis import commands, scripts
-from headrace.redis.calls import Call, Rescued, Waited, Word
+from headrace.redis.calls import Call, Entry, Rescued, Waited, Word
 from headrace.redis.link import Link
 from headrace.slots import Slots
 
@@ -84,8 +84,11 @@ class Rescue(Protocol):
     def next_at(self) -> float: ...
     @property
     def allowed(self) -> bool: ...
+    @property
+    def more(self) -> bool: ...
     def seen(self, link: Link, late_s: float) -> None: ...
     async def take(self, link: Link, limit: int) -> list[Rescued]: ...
+    async def take_over(self, link: Link, limit: int) -> list[Entry]: ...
 
 
 Accept = Callable[[Sequence[Any], Origin], None]
@@ -161,6 +164,8 @@ class Reader:
                 if tries in (0, 5) or tries % 20 == 0:
                     log.warning("reader.waits stream=%s tries=%d: %s", self._member.stream, tries + 1, error)
                 await self._pause(reconnect_delay_ms(tries, random.random(), may_move=self._link.may_move) / 1000)
+                # A server that refused the reads refused the renewals, too: they come first when it serves again.
+                self._rescue.seen(self._link, math.inf)
                 tries += 1
         self._acks.carried(by_reader=False)
 
@@ -180,7 +185,7 @@ class Reader:
         if self._groupless:
             await self._regroup()
             self._groupless = False
-        if self._due.alone_due and await self._due.ask_turn(self._link):
+        if self._due.alone_due and await self._asked_turn():
             points.reached("reader.turn")
             await self._take_alone()
         if self._gate.closed:
@@ -190,6 +195,12 @@ class Reader:
                 await self._take()
         if self._slots.free <= 0 and not self.stopping:
             await self._wait_for_slot()
+
+    async def _asked_turn(self) -> bool:
+        begun = time.monotonic()
+        turn = await self._due.ask_turn(self._link)
+        self._rescue.seen(self._link, time.monotonic() - begun)
+        return turn
 
     async def _take(self) -> None:
         if not self._link.is_open:
@@ -204,14 +215,20 @@ class Reader:
         now = time.monotonic()
         if self._reconcile_at <= now and self._slots.free > 0:
             await self._reconcile()
-        if self._due.next_at <= now and self._slots.free > 0:
+        looks = self._due.next_at <= now
+        if looks and self._slots.free > 0:
             due = await self._heard(self._due.take(self._link, self._slots.free))
             points.reached("reader.due")
             self._accept(due, Origin.DUE)
+        self._rescue.seen(self._link, time.monotonic() - now)  # a look that hung is as good a warning as a read
         if self._rescue.next_at <= now and self._rescue.allowed and self._slots.free > 0:
             left = await self._heard(self._rescue.take(self._link, self._slots.free))
             points.reached("reader.rescued")
             self._accept(left, Origin.RESCUED)
+        if self._native and (looks or self._rescue.more) and self._rescue.allowed and self._slots.free > 0:
+            entries = await self._heard(self._rescue.take_over(self._link, self._slots.free))
+            points.reached("reader.rescued")
+            self._accept(entries, Origin.NEW)
         await self._read()
 
     async def _read(self) -> None:
@@ -223,8 +240,7 @@ class Reader:
                 await self._ack_only(batch, ack)
             return
         block_ms = self._block_ms() if self._drained and not self._slots.queue and not self._scanning() else 0
-        claim = self._rescue.lease_ms if self._native and self._rescue.allowed else None
-        read = commands.read(self._member.keys, self._member.group, self._member.owner, count, block_ms, claim)
+        read = commands.read(self._member.keys, self._member.group, self._member.owner, count, block_ms)
         begun = time.monotonic()
         self.blocked = block_ms > 0
         self._acks.carried(by_reader=not self.blocked)
@@ -267,8 +283,8 @@ class Reader:
         self._accept(entries, Origin.NEW)
 
     def _scanning(self) -> bool:
-        """A rescue scan is under way: the next step of it must not wait behind a blocked read."""
-        return self._rescue.allowed and self._rescue.next_at <= time.monotonic()
+        """A rescue is under way: the next step of it must not wait behind a blocked read."""
+        return self._rescue.allowed and (self._rescue.more or self._rescue.next_at <= time.monotonic())
 
     def _block_ms(self) -> int:
         """Until the next look at what waits, at most a quarter of a lease (SPEC 5, 20)."""

@@ -1,11 +1,13 @@
 """Rescue: taking over deliveries whose lease ran out.
 
-On servers with XREADGROUP CLAIM the reader's own read does it and this scan runs rarely, for what CLAIM leaves behind
-(trimmed entries stay in the pending list there). Elsewhere it is the only road, every quarter of a lease, jittered,
-with the cursor kept, so that idle entries behind any number of fresh ones are reached (SPEC 15).
+On servers with XREADGROUP CLAIM it goes with every look at what waits, ten times a second (:meth:`Rescuer.take_over`),
+and the scan runs rarely, for what CLAIM leaves behind (trimmed entries stay in the pending list there). Elsewhere the
+scan is the only road, every quarter of a lease, jittered, with the cursor kept, so that idle entries behind any number
+of fresh ones are reached (SPEC 15).
 
 Nobody rescues while the clock of the leases cannot be trusted: within half a lease after a connect, or after a command
-that took a quarter of a lease too long (SPEC 20). The live owners' renewals come first then.
+that took a quarter of a lease too long (SPEC 20). The live owners' renewals come first then. And because a call may lie
+in the socket of a server that stands still, both carry a server time after which they do nothing (ADR 15).
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from headrace.member import Member
 from headrace.policy import spread
 from headrace.recorder import Recorder
 from headrace.redis import commands, replies, scripts
-from headrace.redis.calls import Rescued
+from headrace.redis.calls import Entry, Rescued
 from headrace.redis.link import Link
 
 log = logging.getLogger("headrace")
@@ -31,7 +33,7 @@ class Rescuer:
     def __init__(self, member: Member, recorder: Recorder, *, native: bool) -> None:
         self._member = member
         self._recorder = recorder
-        self.native = native  # the reads take over too, so this scan is rare
+        self.native = native  # XREADGROUP CLAIM takes over, so the scan is rare
         self.lease_ms = member.settings.lease_ms  # the group's longest lease, kept right by the lifeline (SPEC 7b)
         self._cursor = "-"
         self._next_at = time.monotonic() + self._interval_s()
@@ -39,6 +41,7 @@ class Rescuer:
         self._epoch = -1
         self._server_ms = 0
         self._server_at = 0.0
+        self.more = False  # what was left was more than there was room for
         self.quiet()
 
     @property
@@ -67,11 +70,9 @@ class Rescuer:
 
     async def take(self, link: Link, limit: int) -> list[Rescued]:
         """One step of the scan: at most ``limit`` deliveries of owners that no longer renew."""
-        member, now = self._member, time.monotonic()
-        if self._server_ms == 0:
-            self._server_ms, self._server_at = await link.call(commands.server_ms()), time.monotonic()
+        member = self._member
+        deadline = await self._deadline_ms(link)
         begun = time.monotonic()
-        deadline = self._server_ms + int((now - self._server_at) * 1000) + self.lease_ms // 4
         found = await link.call(
             scripts.rescue(
                 member.keys,
@@ -83,15 +84,35 @@ class Rescuer:
                 deadline,
             )
         )
-        self._server_ms, self._server_at = found.server_ms, time.monotonic()
-        if found.late:
-            self.quiet()
+        if self._is_late(found):
             return []
         self._recorder.observe("recovery_scan_duration_seconds", time.monotonic() - begun, **member.labels)
         self._cursor = found.cursor
         self._next_at = 0.0 if found.cursor != "-" else time.monotonic() + self._interval_s()
         self._report(found)
         return found.taken
+
+    async def take_over(self, link: Link, limit: int) -> list[Entry]:
+        """The same with XREADGROUP CLAIM: at most ``limit`` entries, new ones behind those of dead owners."""
+        member, limit = self._member, min(limit, SCAN)
+        deadline = await self._deadline_ms(link)
+        call = scripts.take_over(member.keys, member.group, member.owner, self.lease_ms, limit, deadline)
+        found = await link.call(call)
+        late = self._is_late(found)
+        self.more = not late and len(found.entries) >= limit and found.entries[-1][2] > 1
+        return found.entries
+
+    async def _deadline_ms(self, link: Link) -> int:
+        """The server time until which a call that is sent now may take over."""
+        if self._server_ms == 0:
+            self._server_ms, self._server_at = await link.call(commands.server_ms()), time.monotonic()
+        return self._server_ms + int((time.monotonic() - self._server_at) * 1000) + self.lease_ms // 4
+
+    def _is_late(self, found: replies.Rescue | replies.TakenOver) -> bool:
+        self._server_ms, self._server_at = found.server_ms, time.monotonic()
+        if found.late:
+            self.quiet()
+        return found.late
 
     def _report(self, found: replies.Rescue) -> None:
         if found.trimmed:

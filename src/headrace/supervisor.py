@@ -26,19 +26,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
-from headrace import guardian
 from headrace.board import Board
 from headrace.child import EXIT_FATAL
 from headrace.config import ConnectSettings
-from headrace.errors import HeadraceError
+from headrace.estates import Estates
+from headrace.guardian import Guardian
 from headrace.policy import reconnect_delay_ms
 from headrace.redis.connect import Server
+from headrace.ward import Ward, read_hello
 
 log = logging.getLogger("headrace")
 
 TICK_S = 0.02
 STEADY_S = 10.0  # a child that lived this long is not a crash loop
-ESTATE_S = 60.0  # how long a dead child's deliveries are tried to be handed back; the lease ends the need for it
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class Child:
     leash: int  # our end of the leash: closing it sets the child free
     begun: float
     said: bytes = b""
-    ward: guardian.Ward | None = None
+    ward: Ward | None = None
 
 
 @dataclass(slots=True)
@@ -70,7 +70,6 @@ class Supervisor:
     told: Callable[[str, dict[str, Any]], None] = lambda event, about: None
     connect: ConnectSettings | None = None  # the app's own: what lets its children in must let the parent in
     _children: list[Child] = field(default_factory=list)
-    _estates: list[tuple[float, guardian.Ward]] = field(default_factory=list)
     _due: list[float] = field(default_factory=list)  # when children are to be started
     _crashes: int = 0
     _asked: int = 0  # how many stop signals came
@@ -81,27 +80,27 @@ class Supervisor:
     def run(self) -> int:
         """Until told to stop, or until a burst is done. Answers the exit code."""
         server = Server(self.url, self.connect)
-        watch = guardian.Guardian(server)
-        link = server.sync_link("headrace:supervisor")
+        watch = Guardian(server)
+        estates = Estates(server, self.told)
         before = {number: signal.signal(number, self._on_signal) for number in (signal.SIGTERM, signal.SIGINT)}
         watch.start()
+        estates.start()
         self._due = [0.0] * self.options.processes
         changes = Changes() if self.options.reload else None
         try:
             while self._due or self._children:
-                self._start_due()
+                if not estates.of_a_name_in_use:
+                    self._start_due()
                 self._hear(watch)
-                self._bury_dead(watch)
-                self._settle_estates(link)
+                self._bury_dead(watch, estates)
                 self._forward()
                 if changes is not None and changes.seen():
                     self._reload()
-            self._settle_estates(link)
         finally:
             for child in self._children:
                 child.process.kill()
             watch.stop()
-            link.close()
+            estates.stop()
             for number, handler in before.items():
                 signal.signal(number, handler)
         return self._fatal
@@ -138,7 +137,7 @@ class Supervisor:
 
     # ── listening ──
 
-    def _hear(self, watch: guardian.Guardian) -> None:
+    def _hear(self, watch: Guardian) -> None:
         """Wait a moment for hellos and deaths."""
         with selectors.DefaultSelector() as selector, contextlib.ExitStack() as stack:
             for child in self._children:
@@ -153,16 +152,16 @@ class Supervisor:
             if child.ward is None:
                 self._read_hello(child, watch)
 
-    def _read_hello(self, child: Child, watch: guardian.Guardian) -> None:
+    def _read_hello(self, child: Child, watch: Guardian) -> None:
         with contextlib.suppress(BlockingIOError):
             child.said += os.read(child.hello, 65_536)
         if child.said.endswith(b"\n"):
-            child.ward = guardian.read_hello(json.loads(child.said), Board.attach(child.board_file.fileno()))
+            child.ward = read_hello(json.loads(child.said), Board.attach(child.board_file.fileno()))
             watch.watch(child.ward)
 
     # ── deaths ──
 
-    def _bury_dead(self, watch: guardian.Guardian) -> None:
+    def _bury_dead(self, watch: Guardian, estates: Estates) -> None:
         for child in [child for child in self._children if child.process.poll() is not None]:
             self._read_hello(child, watch) if child.ward is None else None
             self._children.remove(child)
@@ -177,7 +176,7 @@ class Supervisor:
             else:
                 self._crashed(child, code)
             if ward is not None and code != 0:
-                self._estates.append((time.monotonic() + ESTATE_S, ward))
+                estates.take(ward)
             os.close(child.hello)
             os.close(child.leash)
 
@@ -192,18 +191,6 @@ class Supervisor:
         log.error("child.died pid=%d by %s: restarted in %d ms", child.process.pid, how, wait_ms)
         if not self._asked:
             self._due.append(time.monotonic() + wait_ms / 1000)
-
-    def _settle_estates(self, link: Any) -> None:
-        """Hand back what dead children held; while the server is away, again and again."""
-        for deadline, ward in list(self._estates):
-            try:
-                handed = guardian.adopt(link, ward)
-                self.told("owner.adopted", {"owner": ward.owner, "deliveries": handed})
-            except HeadraceError as error:
-                if guardian.worth_retrying(error) and time.monotonic() < deadline and not self._asked:
-                    continue
-                log.warning("owner.not_adopted owner=%s: %s; a sibling takes over after one lease", ward.owner, error)
-            self._estates.remove((deadline, ward))
 
     # ── stopping ──
 

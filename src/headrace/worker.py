@@ -16,7 +16,7 @@ import random
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
 from headrace import points
 from headrace.announcer import Announcer
@@ -24,27 +24,23 @@ from headrace.board import Board
 from headrace.errors import HeadraceError, Verdict, WrongType, classify
 from headrace.gate import Gate
 from headrace.handling import Handlers
-from headrace.heartbeat import Heartbeat
 from headrace.hints import Hints
 from headrace.holding import Holding
 from headrace.job import Job
+from headrace.keepers import Keepers
 from headrace.lane import Lane
-from headrace.lifeline import Lifeline
 from headrace.marks import Marks, NoMarks
 from headrace.member import Member
 from headrace.names import keys_of
 from headrace.ownerjob import OwnerJob
 from headrace.partitioned import agreeing, check_agreed
 from headrace.policy import reconnect_delay_ms
-from headrace.pulse import Pulse
 from headrace.recorder import Recorder
 from headrace.redis import capabilities, commands, scripts
 from headrace.redis.connect import Server
 from headrace.tenure import Tenants
 
 log = logging.getLogger("headrace")
-
-Served = TypeVar("Served", Lane, Holding)
 
 LAST_WORDS_S = 5.0  # how long the end waits for the server to answer the last outcomes
 
@@ -70,7 +66,6 @@ class Worker:
         self._announcers: list[Announcer] = []
         self._owner_jobs = list(owner_jobs)
         self._listener = listener  # instead of the jobs' functions: decides itself what it takes from dead owners
-        self._heartbeats: list[Heartbeat] = []
         self._jobs = list(jobs)
         self._server = server
         self._fixed = fixed
@@ -79,8 +74,13 @@ class Worker:
         self._grace_s = grace_s
         self._board = board
         self._gate = Gate()
-        self._pulse: Pulse | None = None
-        self._lifelines: list[Lifeline] = []
+        codes = {getattr(job.function, "__code__", None): job.name for job in self._owner_jobs}
+        self._keepers = Keepers(
+            *(server, owner, self.lanes, self.holdings, recorder),
+            names={code: name for code, name in codes.items() if code is not None},
+            failed=self._fail,
+            board=board,
+        )
         self._hints: Hints | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._failed: asyncio.Future[None] | None = None
@@ -110,7 +110,7 @@ class Worker:
         tries = 0
         while not await self._opened(tries):
             tries += 1
-        self._start_lifeline()
+        self._keepers.start()
         self._start_hints()
         for lane in self.lanes:
             for loop in lane.loops():
@@ -214,40 +214,6 @@ class Worker:
     def _marks(self, index: int) -> Marks:
         return NoMarks() if self._board is None else self._board.lane(index)
 
-    def _start_lifeline(self) -> None:
-        members = [*(lane.member for lane in self.lanes), *(holding.member for holding in self.holdings)]
-        leases = [member.settings.lease_ms for member in members]
-        board = self._board
-        self._pulse = Pulse(min(leases, default=1_000) / 12_000, None if board is None else board.stamp_loop)
-        self._pulse.start()
-        for lane in self.lanes:
-            lane.intake.arrived_after = self._pulse.arrived_after
-        tell = None if board is None else self._stamp
-        codes = {getattr(job.function, "__code__", None): job.name for job in self._owner_jobs}
-        names = {code: name for code, name in codes.items() if code is not None}
-        for holdings in self._by_shard(self.holdings):
-            posts = [holding.post for holding in holdings]
-            parts = (self._server, self.owner, posts, self._pulse, self._recorder)
-            self._heartbeats.append(Heartbeat(*parts, names=names, tell=tell))
-        for lanes in self._by_shard(self.lanes):
-            strands = [lane.strand(self._fail) for lane in lanes]
-            lifeline = Lifeline(self._server, self.owner, strands, self._pulse, self._recorder, tell=tell)
-            self._lifelines.append(lifeline)
-        if board is not None:
-            self._stamp(time.monotonic())
-        for thread in self._threads():
-            thread.start()
-
-    def _threads(self) -> list[Lifeline | Heartbeat]:
-        return [*self._lifelines, *self._heartbeats]
-
-    def _by_shard(self, all_: Sequence[Served]) -> list[list[Served]]:
-        """A shard that is away must not hold up the renewals at another one."""
-        shards: dict[object, list[Served]] = {}
-        for each in all_:
-            shards.setdefault(self._server.place(each.member.stream), []).append(each)
-        return list(shards.values())
-
     def _start_hints(self) -> None:
         """Listen to what the server says, for the lanes that can use it."""
         engines = [lane.engine for lane in self.lanes if lane.engine.wants_hints]
@@ -260,15 +226,6 @@ class Worker:
 
         self._hints = Hints(self._server, self.owner, expired)
         self._hints.start()
-
-    def _stamp(self, now: float) -> None:
-        """From the lifeline's thread: this process runs, and these are its connections."""
-        assert self._board is not None
-        ids = [client_id for lane in self.lanes for client_id in lane.client_ids()]
-        ids += [client_id for holding in self.holdings for client_id in holding.client_ids()]
-        ids += [client_id for thread in self._threads() for client_id in thread.client_ids]
-        self._board.tell_clients(ids)
-        self._board.stamp_thread(now)
 
     # ── while it runs ──
 
@@ -377,12 +334,9 @@ class Worker:
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        for thread in self._threads():
-            await thread.stop()
+        await self._keepers.stop()
         if self._hints is not None:
             await self._hints.stop()
-        if self._pulse is not None:
-            self._pulse.stop()
         for lane in self.lanes:
             if lane in reachable:
                 await self._leave(lane)

@@ -246,7 +246,7 @@ async def test_a_repeated_ack_that_finds_nothing_after_its_lease_ran_out_is_not_
         await cut_off.stream(stream).add({"n": 0})
         await wait_until(lambda: len(ledger) == 1)
         worker.lanes[0].reader.stop()
-        for lifeline in worker._lifelines:
+        for lifeline in worker._keepers.lifelines:
             lifeline.cut()
         await asyncio.sleep(0.1)  # its last read ends: from here on acks go over the outbox's own link
         go.set()

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from headrace import App, MissingRight
+from headrace import App, Delivery, MissingRight, Room
 from tests.support.lives import (
     operate,
     operate_parts,
@@ -20,7 +22,9 @@ from tests.support.lives import (
     work,
     work_parts,
 )
+from tests.support.looking import fill
 from tests.support.servers import Server
+from tests.support.wait import wait_until
 
 MakeApp = Callable[..., App]
 OwnServer = Callable[..., Server]
@@ -114,7 +118,8 @@ def test_partitions_need_no_commands_that_streams_do_not() -> None:
 
     assert commands("parts-producer") == commands("producer") | {"+type"}
     assert commands("parts-worker") == commands("worker")
-    assert commands("parts-owner") < commands("owner") - {"+del", "+expire"}
+    agreeing = {"+get", "+set", "+type"}  # on how many there are
+    assert commands("parts-owner") - agreeing < commands("owner") - {"+del", "+expire"}
 
 
 async def test_a_producer_may_neither_read_nor_delete(guarded: Server, stream: str, make_app: MakeApp) -> None:
@@ -145,6 +150,53 @@ async def test_a_missing_right_of_a_worker_is_one_error_that_names_it(
     assert "\n" not in str(caught.value)
     assert len([record for record in caplog.records if record.levelname == "ERROR"]) <= 3
     await app.close()
+
+
+@pytest.mark.servers("redis8", "redis6")
+@pytest.mark.parametrize("role", ["owner", "parts-owner"])
+async def test_an_owner_that_may_not_read_fails_and_buries_nothing(
+    guarded: Server, stream: str, make_app: MakeApp, role: str
+) -> None:
+    """SPEC 52, 54: a missing right is no failure of a handler: no attempt is spent for it."""
+    tries: list[int] = []
+    app = make_app(grant(guarded, profile(role, stream, without="+xread")))
+    names = await _owning(app, stream, role, tries)
+    for name in names:
+        fill(guarded, name, 2)
+    with pytest.raises(MissingRight, match=r"(?i)xread"):
+        async with asyncio.timeout(10), app.worker() as worker:
+            await worker.wait()
+    await app.close()
+    app = make_app(grant(guarded, profile(role, stream)))
+    await _owning(app, stream, role, tries)
+    async with app.worker():
+        await wait_until(lambda: len(tries) == 2 * len(names), what="all of them handled")
+    await app.close()
+    assert set(tries) == {1}
+    assert list(guarded.sync().scan_iter("*:dlq")) == []
+
+
+async def _owning(app: App, stream: str, role: str, tries: list[int]) -> list[str]:
+    """The data streams of an app that owns them, and notes which attempt each message is."""
+    options: dict[str, Any] = {"lease": "400ms", "backoff": "10ms", "max_attempts": 2}
+    if role == "parts-owner":
+        orders = app.stream(stream, partitions=3)
+
+        @orders.handler(group="billing", ordered=True, **options)
+        async def handle(order: object, delivery: Delivery[Any]) -> None:
+            tries.append(delivery.attempt)
+
+        return list(orders.partitions.names)
+    rooms = app.assignments(stream)
+
+    @rooms.owner(**options)
+    async def own(room: Room[Any]) -> None:
+        async for message in room:
+            tries.append(room.attempt)
+            await room.ack(message)
+
+    await rooms.announce(f"{stream}-room-1")
+    return [f"{stream}-room-1"]
 
 
 @pytest.mark.servers("redis8", "redis6")

@@ -593,7 +593,7 @@ async def test_an_owner_that_vanishes_is_succeeded_and_its_late_words_are_refuse
         worker = await stack.enter_async_context(app.worker())
         await wait_until(lambda: kept)
         (room, message), holding = kept[0], worker.holdings[0]
-        worker._heartbeats[0].cut()
+        worker._keepers.heartbeats[0].cut()
         heir, book = make_app(server), Book()
         heir.assignments(stream, lease=LEASE).owner()(book.own)
         await stack.enter_async_context(heir.worker())
@@ -619,7 +619,7 @@ async def test_a_room_gives_no_message_while_its_owner_cannot_be_sure_of_its_lea
     await rooms.announce(name)
     async with app.worker() as worker:
         await wait_until(lambda: book.entered)
-        await worker._heartbeats[0].stop()
+        await worker._keepers.heartbeats[0].stop()
         post = worker.holdings[0].post
         await wait_until(lambda: time.monotonic() > post.sure_until)
         await fill(app, name, 1)
@@ -873,7 +873,7 @@ async def test_events_tell_what_was_added_expired_disowned_and_that_it_is_over(
         message = await anext(room)
         await room.ack(message)
         # its lease ends: the other is told, and takes it
-        await first[1]._worker._heartbeats[0].stop()
+        await first[1]._worker._keepers.heartbeats[0].stop()
         expired = await next_event(second[1], events.Expired)
         assert (expired.name, expired.info, expired.owner) == (name, {"a": 1}, room.owner)
         claimed = await second[0].claim(expired)
@@ -962,8 +962,7 @@ async def test_no_expired_is_told_of_a_live_owner_after_an_outage_and_a_claim_wa
             await stays(lambda: not seen, 2.5)
             assert not room.is_lost
             # the rule delays, and does not forbid
-            for thread in mine._worker._threads():
-                await thread.stop()
+            await mine._worker._keepers.stop()
             await wait_until(lambda: [event.name for event in seen] == [name], 10)
             assert (await theirs.claim(seen[0])).former == room.owner
         await collecting

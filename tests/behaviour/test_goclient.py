@@ -505,6 +505,28 @@ async def test_a_cut_connection_shorter_than_a_lock_costs_no_stream(
     assert pending(server, "rooms") == 0
 
 
+async def test_what_a_cut_reply_brought_is_found_again_and_costs_no_retry(
+    server: Server, prefix: str, make_app: MakeApp
+) -> None:
+    """SPEC 5 for this protocol: scans, which would cost a retry, are a minute away."""
+
+    def cut(reply: bytes) -> int | None:
+        at = reply.find(b"DataStreamName")
+        if at >= 0:
+            proxy.cut_reply = None
+            return at
+        return None
+
+    async with Proxy(server.socket) as proxy, ours(make_app(proxy.url), prefix, interval="60s") as mine:
+        for number in range(2):
+            proxy.cut_reply = cut
+            server.sync().xadd(f"{prefix}-input", {"lbs-input": Announcement(f"{prefix}:{number}").json()})
+            added = await mine.until(Added, number + 1)
+            assert proxy.cut_reply is None
+            assert added.stream == f"{prefix}:{number}"
+        assert server.sync().xlen(f"{prefix}-input") == 2  # none was appended again
+
+
 @pytest.mark.servers("redis6")
 @pytest.mark.parametrize("how", ["paused", "killed"])
 async def test_after_an_outage_nothing_of_a_live_owner_is_requeued_or_told_as_expired(

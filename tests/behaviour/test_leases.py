@@ -250,3 +250,28 @@ async def test_what_was_sent_to_a_blocked_loop_and_not_read_yet_is_not_robbed_ei
     assert len(idle_ms) > 20
     assert max(idle_ms) < LEASE_S * 1000
     assert ledger.attempts == [1, 1]
+
+
+@pytest.mark.servers("redis8")
+@pytest.mark.parametrize("kept", ["lanes", "assignments"])
+async def test_leases_that_nobody_keeps_any_more_fail_their_worker(
+    server: Server, stream: str, make_app: MakeApp, kept: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thread that ends by an error would let them run out, and nobody would know why."""
+    app = make_app(server)
+
+    async def idle(each: Any) -> None:
+        await asyncio.sleep(60)
+
+    def broken(*_: Any) -> None:
+        raise IndexError("broken")
+
+    if kept == "lanes":
+        app.stream(stream).handler(group=GROUP, lease=LEASE_S)(idle)
+        monkeypatch.setattr("headrace.lifeline.Lifeline._look", broken)
+    else:
+        app.assignments(stream, lease=LEASE_S).owner()(idle)
+        monkeypatch.setattr("headrace.heartbeat.Heartbeat._beat", broken)
+    with pytest.raises(IndexError, match="broken"):
+        async with app.worker() as worker:
+            await asyncio.wait_for(worker.wait(), 5)

@@ -6,11 +6,17 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from headrace import App, Delivery
+from headrace.board import Board
+from headrace.estates import Estates
+from headrace.names import keys_of
+from headrace.redis.connect import Server as Address
+from headrace.ward import Held, Ward
 from tests.support.looking import fill, orphan, pending
 from tests.support.proxy import Proxy
 from tests.support.servers import Server
@@ -31,11 +37,11 @@ async def _away_while_handlers_run(
     come_back: Callable[[], Any],
     url: str = "",
 ) -> None:
-    """Three workers with running handlers lose the server for 3 × L; a fourth comes when it is back."""
+    """Three workers with running handlers, and room for more, lose the server for 3 × L; a fourth comes afterwards."""
     app, ledger, done = make_app(url or server), Ledger(), asyncio.Event()
     orders = app.stream(stream)
 
-    @orders.handler(group=GROUP, lease=LEASE_S, concurrency=5)
+    @orders.handler(group=GROUP, lease=LEASE_S, concurrency=10)
     async def bill(order: Any, delivery: Delivery[Any]) -> None:
         ledger.note(order, delivery)
         await done.wait()
@@ -77,7 +83,7 @@ async def test_a_killed_server_that_comes_back_after_three_leases_robs_no_live_h
     await _away_while_handlers_run(server, stream, make_app, server.kill, server.restart)
 
 
-@pytest.mark.servers("redis6")
+@pytest.mark.servers("redis8", "redis6")
 async def test_a_paused_server_robs_no_live_handler(
     own_server: OwnServer, server_key: str, stream: str, make_app: MakeApp
 ) -> None:
@@ -191,3 +197,33 @@ async def test_a_rescue_that_waited_in_a_paused_server_takes_nothing(
 
 async def _nothing(order: Any) -> None:
     pass
+
+
+@pytest.mark.servers("redis8")
+async def test_what_a_dead_child_held_is_handed_back_when_the_server_is_there_again(
+    own_server: OwnServer, server_key: str, stream: str, tmp_path: Path
+) -> None:
+    """Lane by lane, and whoever would have the dead one's name waits for it."""
+    server, told = own_server(server_key), []
+    streams = [f"{stream}-{number}" for number in range(4)]
+    for name in streams:
+        fill(server, name, 2)
+        server.sync().xgroup_create(name, GROUP, "0")
+        server.sync().xreadgroup(GROUP, "fixed", {name: ">"})
+    with (tmp_path / "board").open("w+b") as file:
+        board = Board.create(file.fileno(), marks=1)
+        lanes = [Held(keys_of(name), GROUP, 60_000, 60_000, 5) for name in streams]
+        estates = Estates(Address(server.url), lambda event, about: told.append((event, about["deliveries"])))
+        estates.start()
+        server.pause()
+        try:
+            estates.take(Ward(1, "fixed", lanes, board, fixed=True))
+            await asyncio.sleep(1.5)  # longer than one answer is waited for
+            assert estates.of_a_name_in_use
+        finally:
+            server.cont()
+        await wait_until(lambda: told, 3, what="it is handed back")
+        assert told == [("owner.adopted", 8)]
+        assert not estates.of_a_name_in_use
+        estates.stop()
+    assert all(pending(server, name, GROUP) == {} for name in streams)

@@ -42,3 +42,18 @@ async def test_a_server_that_does_not_answer_is_still_waited_for_so_long_and_no_
         assert 0.19 < time.monotonic() - begun < 2.0
     finally:
         await link.close()
+
+
+async def test_only_the_last_answer_may_take_as_long_as_the_server_may_block(server: Server) -> None:
+    """WAIT may block, and a blocking read: what is sent before them may not."""
+    link = Address(server.url, ConnectSettings.of(command_timeout="200ms")).link("patient")
+    ping, block = Call(("PING",), as_is), Call(("BLPOP", "nothing-here", "0.5"), as_is)
+    try:
+        await link.open()
+        assert await link.pipe([ping, block], wait_ms=1_000) == [b"PONG", None]
+        begun = time.monotonic()
+        with pytest.raises(Unavailable):
+            await link.pipe([block, ping], wait_ms=1_000)
+        assert 0.19 < time.monotonic() - begun < 0.45
+    finally:
+        await link.close()

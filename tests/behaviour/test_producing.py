@@ -178,6 +178,19 @@ async def test_on_disk_is_confirmed_by_an_append_only_file_and_unknown_without_o
     await app.close()
 
 
+@pytest.mark.servers("redis8")
+async def test_a_durable_add_is_there_at_once_at_a_server_that_has_not_seen_its_script(
+    server: Server, stream: str, make_app: MakeApp, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the one that has just taken over: WAIT blocks there, and must not hold up what is written."""
+    monkeypatch.setattr("headrace.producer.CONFIRM_MS", 1_000)
+    server.sync().script_flush()
+    adding = asyncio.ensure_future(make_app(server).stream(stream).add({"n": 1}, durability="replicated", key="one"))
+    await wait_until(lambda: server.sync().xlen(stream) == 1, 0.5, what="it is written")
+    with pytest.raises(DurabilityUnmet):
+        await adding
+
+
 @pytest.mark.servers("redis8", "redis6")
 async def test_replicated_is_confirmed_by_a_replica_and_unknown_without_one(
     own_server: OwnServer, server_key: str, stream: str, make_app: MakeApp, monkeypatch: pytest.MonkeyPatch

@@ -107,7 +107,7 @@ async def test_a_process_that_lost_its_fixed_name_cannot_end_what_its_successor_
         await first.stream(stream).add({"n": 0})
         await wait_until(lambda: len(ledger) == 1)
         worker.lanes[0].reader.stop()
-        for lifeline in worker._lifelines:
+        for lifeline in worker._keepers.lifelines:
             lifeline.cut()
         await asyncio.sleep(0.4)  # its name is free after a lease
         async with second.worker() as successor:

@@ -99,11 +99,21 @@ def test_l2_what_nobody_counts_and_nobody_gets() -> None:
 def test_x_a_process_that_ends_although_nobody_killed_it() -> None:
     tale = handled().tell("died", pid=77, code=1)
     assert broken(tale.judged()) == {"X"}
-    assert broken(tale.judged(promise=Promise(ends=True))) == set()
     assert broken(handled().tell("died", pid=77, code=0).judged()) == set()
     killed = handled().tell("fault", "invoke", what="kill", pids=[77], excuses=True).tell("died", pid=77, code=-9)
     assert broken(killed.judged()) == set()
     assert broken(handled().judged(Left(ids={"1-0"}, stuck=["77"]))) == {"X"}
+
+
+def test_x_one_that_may_end_by_itself_says_why() -> None:
+    def ended(word: str) -> set[str]:
+        promise = Promise(ends=("MissingRight", "AuthFailed"))
+        return broken(handled().tell("died", pid=77, code=1, word=word).judged(promise=promise))
+
+    assert ended("headrace.errors.MissingRight: NOPERM this user has no permissions to run 'xack'") == set()
+    assert ended("headrace.errors.AuthFailed: WRONGPASS") == set()
+    assert ended("AttributeError: 'NoneType' object has no attribute 'MissingRight'") == {"X"}
+    assert ended("") == {"X"}
 
 
 def test_a_run_without_the_fault_it_was_for_does_not_count() -> None:
@@ -171,10 +181,30 @@ def test_s4_what_was_not_touched_while_the_server_forgot_is_judged() -> None:
         tale = handled().start("a", 1).ends("ack", "ok", "a", 1)
         for _ in range(before):
             tale.tell("noise")
-        return tale.tell("fault", "invoke", what="failover", forgets=True).tell("fault", "ok", what="failover")
+        tale.tell("fault", "invoke", what="failover", forgets=True, before_s=2.0)
+        return tale.tell("fault", "ok", what="failover")
 
     assert broken(twice(before=0).judged(promise=Promise(keeps=False))) == set()
+    assert twice(before=0).judged(promise=Promise(keeps=False)).figures["judged_share"] == 0
     assert "S4" in broken(twice(before=5).judged(promise=Promise(keeps=False)))
+
+
+def test_s4_what_was_done_once_the_server_was_back_is_judged() -> None:
+    tale = Tale().tell("fault", "invoke", what="failover", forgets=True).tell("fault", "ok", what="failover")
+    tale.add().start("a", 1).ends("ack", "ok", "a", 1).start("a", 1).ends("ack", "ok", "a", 1)
+    assert "S4" in broken(tale.judged(promise=Promise(keeps=False)))
+
+
+def test_s4_a_shard_that_forgot_excuses_no_other() -> None:
+    def twice(stream: str) -> Verdict:
+        id_ = f"{stream}/1-0"
+        tale = Tale().tell("fault", "invoke", what="failover", forgets=True, stream="hurt").add(id_).start("a", 1, id_)
+        tale.ends("ack", "ok", "a", 1, id_).start("a", 1, id_).ends("ack", "ok", "a", 1, id_)
+        return tale.tell("fault", "ok", what="failover").judged(Left(ids={id_}), promise=Promise(keeps=False))
+
+    assert broken(twice("hurt")) == set()
+    assert "S4" in broken(twice("whole"))
+    assert twice("whole").figures["judged_share"] == 1
 
 
 def test_s5_an_attempt_that_nobody_started() -> None:
@@ -263,6 +293,8 @@ def test_s9_what_is_left_behind() -> None:
     assert broken(handled().judged(Left(ids={"1-0"}, keys={"x"}))) == {"S9"}
     assert broken(handled().judged(Left(ids={"1-0"}, clients=["headrace:a:read"]))) == {"S9"}
     assert broken(handled().judged(Left(ids={"1-0"}, owners={"a"}))) == {"S9"}
+    assert broken(handled().judged(Left(ids={"1-0"}, connections={"a": 3}))) == {"S9"}
+    assert broken(handled().judged(Left(ids={"1-0"}, connections={"a": 1}))) == set()
     assert broken(handled().dies("a").judged(Left(ids={"1-0"}, owners={"a"}))) == set()
 
 

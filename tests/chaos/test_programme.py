@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import random
+import time
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+import redis
 
-from chaos import table
+from chaos import campaign, table
 from chaos.__main__ import main
 from chaos.faults import FAULTS
 from chaos.long import Series
 from chaos.orders import Orders
-from chaos.plays import PLAYS
+from chaos.plays import PLAYS, spark
 from chaos.runner import RESULTS, Result
-from chaos.scenario import schedule
+from chaos.scenario import BLOCK_S, schedule
 from chaos.scenarios import ROWS, named
+from chaos.topology import NotAtHand
+from tests.support.servers import Server
 
 
 def test_all_31_rows_are_there_and_every_fault_and_play_they_name_exists() -> None:
@@ -37,13 +46,68 @@ def test_a_quarter_of_the_mix_is_quiet() -> None:
     """FAULTS 31."""
     moments = schedule(named("mix")[0], 1, 200.0)
     assert moments
-    assert not [moment for moment in moments if moment.at_s % 20.0 > 15.0]
+    assert not [moment for moment in moments if moment.at_s % BLOCK_S > 0.75 * BLOCK_S]
+
+
+def test_the_mix_shifts_in_every_run_of_it() -> None:
+    """FAULTS 31: other faults in every block, and several blocks also in the shortest run."""
+    mix = named("mix")[0]
+    blocks: dict[int, set[str]] = {}
+    for moment in schedule(mix, 1, mix.seconds):
+        blocks.setdefault(int(moment.at_s // BLOCK_S), set()).add(moment.fault)
+    assert len(blocks) >= 3
+    assert len({frozenset(faults) for faults in blocks.values()}) == len(blocks)
+
+
+def test_every_fault_is_in_a_row() -> None:
+    assert FAULTS.keys() == {plan.fault for scenario in ROWS for plan in scenario.plans}
 
 
 def test_a_topology_that_is_not_there_is_said_and_not_passed_over(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["zombie-primary", "--topology", "single"]) == 0
     told = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert told["skipped"] == "needs sentinel or cluster"
+
+
+def test_where_nothing_was_played_nothing_has_held() -> None:
+    skipped = Result(30, "spark", "Spark", 1, "redis8", "single", skipped="MISSING java")
+    played = Result(1, "kill", "kill", 1, "redis8", "single", figures={"messages": 1})
+    assert not campaign.summary([skipped])["holds"]
+    assert campaign.summary([skipped, played])["holds"]
+
+
+def test_a_pytest_that_died_is_no_machine_without_spark() -> None:
+    """Row 30."""
+    assert spark.told_by("== 18 passed in 99 s ==", 0).figures["tests_passed"] == 18
+    assert spark.told_by("== 18 passed in 99 s ==", 0).holds
+    with pytest.raises(NotAtHand, match="MISSING java"):
+        spark.told_by("servers: redis8\nspark: MISSING java; its tests are left out\nERROR: found no collectors", 4)
+    with pytest.raises(NotAtHand, match="skipped"):
+        spark.told_by("== 18 skipped in 1 s ==", 0)
+    assert spark.told_by(".......", -11).breaches.keys() == {"run"}
+    assert spark.told_by("== 12 passed, 6 skipped in 9 s ==", 3).breaches.keys() == {"run"}
+    assert spark.told_by("no tests ran", 5).breaches.keys() == {"run"}
+    failed = "FAILED tests/spark/test_faults.py::test_x - AssertionError\n== 1 failed, 17 passed in 99 s =="
+    assert spark.told_by(failed, 1).breaches["S1"].examples == ["tests/spark/test_faults.py::test_x"]
+
+
+@pytest.mark.servers("redis8")
+async def test_a_fault_that_finds_no_server_does_not_stop_the_proxies(
+    own_server: Callable[..., Server], server_key: str
+) -> None:
+    """They live in the same event loop, and what they do not pass on robs live owners."""
+    server = own_server(server_key)
+    places: Any = SimpleNamespace(nodes=[server.sync()], admin=server.sync())
+    told: Any = SimpleNamespace(topology=places, note_fault=lambda *_: None, healed_fault=lambda *_: None)
+    faults = [FAULTS[name](told, random.Random(1)) for name in ("flush-scripts", "keyspace", "fill-memory")]
+    server.kill()
+    harm, late_s = asyncio.gather(*faults, return_exceptions=True), 0.0
+    while not harm.done():
+        asked = time.monotonic()
+        await asyncio.sleep(0.01)
+        late_s = max(late_s, time.monotonic() - asked)
+    assert all(isinstance(error, redis.RedisError) for error in await harm)
+    assert late_s < 0.5
 
 
 def test_an_unknown_row_is_refused_with_the_names_there_are(capsys: pytest.CaptureFixture[str]) -> None:
@@ -69,6 +133,27 @@ def test_the_table_is_made_from_results_files_alone(tmp_path: Path) -> None:
     assert "lost: 0 of 3,000 (below 0.001 with 95 %)" in written
     assert "| 1 | kill -9 worker at random | redis 8.10.2 | single | 1 (7) | 3,000 | 4 kill | 0 | 0 |" in written
     assert "skipped: needs sentinel" in written
+
+
+def _told(name: str, **figures: Any) -> dict[str, Any]:
+    about = {"row": 1, "name": name, "seed": 1, "version": "redis 8.10.2", "topology": "single", "lease_s": 1.0}
+    more = {"date": "2026-01-02T03:04:05", "machine": "2 cores", "durability": "received", "fsync": "no"}
+    return {**about, **more, "skipped": "", "holds": True, "breaches": {}, **figures}
+
+
+def test_a_bound_is_rounded_up_and_the_worst_run_of_a_version_is_told() -> None:
+    assert table.bound(1_324_351) == "0 of 1,324,351 (below 2.3e-06 with 95 %)"
+    assert table.bound(3_000) == "0 of 3,000 (below 0.001 with 95 %)"
+    runs = [_told("kill", messages=1, **{f"rescue_{word}_ms": ms for word in ("p50", "p99", "max")}) for ms in (20, 10)]
+    assert "redis 8.10.2 p50 20, p99 20, max 20 ms" in table.text(runs)
+
+
+def test_what_was_not_measured_is_no_zero_and_tests_that_ran_twice_are_counted_once() -> None:
+    runs = [_told("spark", tests_passed=18, faults={"fault test passed": 18})] * 2
+    (line,) = [line for line in table.text(runs).splitlines() if line.startswith("| 30 ")]
+    assert "| 2 (1) | - | 18 fault test passed | - | - | - | - | - | - | - | - | - |" in line
+    judged = [_told("power", messages=9, judged_share=share) for share in (0.419, 0.9)]
+    assert "| 18 | - | - | - | 41 % |" in table.text(judged)
 
 
 def test_the_table_of_the_guarantees_is_what_the_results_files_say(tmp_path: Path) -> None:

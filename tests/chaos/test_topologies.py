@@ -19,7 +19,7 @@ SERVERS = ("redis8", "valkey9", "redis6", "redis7")
 def test_the_rows_that_must_hold_everywhere_are_played_everywhere() -> None:
     everywhere = {scenario.name for scenario in ROWS if len(scenario.played) == 3}
     assert everywhere == {"kill", "crash-points", "pause", "pause-owner", "roll", "cut", "scripts"}
-    where = {"failover-partitioned", "zombie-primary", "slot-migration", "mix-replicated"}
+    where = {"failover-partitioned", "zombie-primary", "slot-migration", "slot-migration-atomic", "mix-replicated"}
     assert {name for name, _ in CASES} - everywhere == where
 
 

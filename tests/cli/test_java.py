@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from headrace.cli import main
 from headrace.demo.tables import tables
 from headrace.errors import ConfigError
 from headrace.spark.java import need_java
@@ -38,6 +39,12 @@ def none(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 def test_no_java_is_said_with_what_to_do() -> None:
     with pytest.raises(ConfigError, match=r"none was found.*JAVA_HOME"):
         need_java()
+
+
+def test_a_pipeline_file_is_checked_without_java(capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("pyspark")
+    assert main(["pipeline", "check", str(ROOT / "examples/payments/payments.toml"), "--url", "redis://localhost"]) == 0
+    assert "payments, from redis://localhost" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -132,6 +132,35 @@ def test_a_killed_childs_message_is_handled_by_another(
     assert "SIGKILL" in ran.err
 
 
+@pytest.mark.servers("redis8")
+def test_while_the_server_hangs_a_killed_child_is_replaced_and_signals_are_passed_on(
+    shop: Shop, start: Callable[..., subprocess.Popen[str]], own_server: Callable[..., Server], server_key: str
+) -> None:
+    server = own_server(server_key)
+    process = start("--json", "--processes", "2", HEADRACE_URL=server.url)
+    add(server, shop.stream, {"id": 1, "hold": True})
+    ((pid, _),) = wait_until_sync(lambda: shop.starts(1), 30, what="the first start")
+    (other,) = wait_until_sync(lambda: children(process) - {pid}, 30, what="its sibling")
+    server.pause()
+    try:
+        os.kill(pid, signal.SIGKILL)
+        wait_until_sync(lambda: children(process) - {pid, other}, 2, what="a new child")
+        process.send_signal(signal.SIGTERM)
+        wait_until_sync(lambda: not children(process) - {other}, 2, what="the new child was told to end")
+    finally:
+        server.cont()
+    ran = ended(process)
+    assert ran.code == 0, ran.err
+    assert {"event": "owner.adopted", "deliveries": 1}.items() <= next(
+        event for event in ran.lines if event["event"] == "owner.adopted"
+    ).items()
+
+
+def children(process: subprocess.Popen[str]) -> set[int]:
+    """Those that live."""
+    return set(map(int, Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()))
+
+
 def test_without_any_url_parent_and_children_share_the_embedded_server(shop: Shop) -> None:
     lines = b"".join(b'{"id": %d}\n' % at for at in range(20))
     assert in_own_process("add", shop.stream, "-", stdin=lines).code == 0

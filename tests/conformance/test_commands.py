@@ -6,40 +6,59 @@ import pytest
 
 from headrace.errors import BusyGroup, MissingRight, NoGroup, ServerTooOld, Unavailable, WrongType
 from headrace.redis import capabilities, commands, scripts
-from headrace.redis.calls import Call
+from headrace.redis.calls import Call, Entry
 from headrace.redis.connect import Server as Address
 from tests.support.lab import Lab
 
 
+def take_over(lab: Lab, count: int = 10, lease_ms: int = 30_000) -> list[Entry]:
+    return lab.call(scripts.take_over(lab.keys, lab.group, "me", lease_ms, count)).entries
+
+
 @pytest.mark.servers("redis8")
-def test_a_read_with_claim_brings_idle_entries_first_with_their_attempt(lab: Lab) -> None:
+def test_taking_over_brings_idle_entries_first_with_their_attempt(lab: Lab) -> None:
     """SPEC 6: XREADGROUP CLAIM came with Redis 8.4."""
     old, *_ = lab.held(2, owner="dead")
     lab.age([old[0]], 60_000, "dead")
     (new,) = lab.add()
-    entries = lab.call(commands.read(lab.keys, lab.group, "me", 10, claim_ms=30_000))
+    entries = take_over(lab)
     assert [(id_, attempt) for id_, _, attempt, _ in entries] == [(old[0], 2), (new, 1)]
     assert 60_000 <= entries[0][3] < 70_000
     assert entries[1][3] == 0
     assert lab.pending()[old[0]] == ("me", 2)
-    assert lab.call(commands.read(lab.keys, lab.group, "me", 10, block_ms=5, claim_ms=30_000)) == []
+    assert take_over(lab) == []
+
+
+@pytest.mark.servers("redis8")
+def test_taking_over_does_nothing_after_its_deadline(lab: Lab) -> None:
+    """SPEC 20: it lay in the socket of a server that stood still."""
+    ((old, _),) = lab.held(owner="dead")
+    lab.age([old], 60_000, "dead")
+    lab.add()
+    now_ms = lab.call(commands.server_ms())
+    late = lab.call(scripts.take_over(lab.keys, lab.group, "me", 30_000, 10, now_ms - 1))
+    assert late.late
+    assert late.entries == []
+    assert late.server_ms >= now_ms
+    assert lab.pending() == {old: ("dead", 1)}
+    assert len(lab.call(scripts.take_over(lab.keys, lab.group, "me", 30_000, 10, now_ms + 60_000)).entries) == 2
 
 
 @pytest.mark.servers("redis8")
 def test_what_was_given_back_with_xnack_has_an_idle_time_that_makes_sense(lab: Lab) -> None:
     ((id_, _),) = lab.held(owner="dead")
     lab.raw("XNACK", lab.keys.stream, lab.group, "SILENT", "IDS", 1, id_)
-    ((again, _, attempt, idle_ms),) = lab.call(commands.read(lab.keys, lab.group, "me", 10, claim_ms=30_000))
+    ((again, _, attempt, idle_ms),) = take_over(lab)
     assert (again, attempt) == (id_, 1)
     assert 0 <= idle_ms < 10_000
 
 
 @pytest.mark.servers("redis8")
-def test_a_read_with_claim_leaves_out_trimmed_entries(lab: Lab) -> None:
+def test_taking_over_leaves_out_trimmed_entries(lab: Lab) -> None:
     pairs = lab.held(2, owner="dead")
     lab.age([id_ for id_, _ in pairs], 60_000, "dead")
     lab.trim(pairs[0][0])
-    entries = lab.call(commands.read(lab.keys, lab.group, "me", 10, claim_ms=30_000))
+    entries = take_over(lab)
     assert [entry[0] for entry in entries] == [pairs[1][0]]
 
 

@@ -169,13 +169,13 @@ def test_renewing_by_owner_names_what_was_trimmed_where_the_server_drops_it(lab:
 
 
 @pytest.mark.servers("redis8")
-@pytest.mark.parametrize("taker", ["read", "rescue", "mine", "adopt"])
+@pytest.mark.parametrize("taker", ["take_over", "rescue", "mine", "adopt"])
 def test_a_count_that_somebody_set_to_its_end_stops_nobody(lab: Lab, taker: str) -> None:
     """XNACK FATAL (8.8) sets the count to 2^63 - 1; no script may choke on it and hold up all others."""
     ((id_, _),) = lab.held(owner="dead")
     lab.raw("XNACK", lab.keys.stream, lab.group, "FATAL", "IDS", 1, id_)
-    if taker == "read":
-        ((_, _, attempt, _),) = lab.call(commands.read(lab.keys, lab.group, "me", 1, claim_ms=1))
+    if taker == "take_over":
+        ((_, _, attempt, _),) = lab.call(scripts.take_over(lab.keys, lab.group, "me", 1, 1)).entries
     elif taker == "rescue":
         ((_, _, attempt, _, _),) = rescue(lab, lease_ms=0).taken
     elif taker == "mine":

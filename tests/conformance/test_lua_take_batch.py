@@ -6,7 +6,7 @@ import time
 from dataclasses import replace
 from typing import Any
 
-from headrace.redis import scripts
+from headrace.redis import commands, scripts
 from headrace.redis.replies import TakenBatch
 from headrace.redis.scripts import TakeBatch
 from headrace.redis.synclink import SyncLink
@@ -98,6 +98,18 @@ def test_a_live_owner_is_not_robbed(lab: Lab) -> None:
     lab.held(2, owner="busy")
     assert take(lab, lease_ms=LEASE_MS).taken == 0
     assert {owner for owner, _ in lab.pending().values()} == {"busy"}
+
+
+def test_after_its_deadline_it_takes_nothing_over(lab: Lab) -> None:
+    """SPEC 20: it lay in the socket of a server that stood still. What is new is nobody's yet."""
+    ((orphan, _),) = lab.held(1, owner="dead")
+    lab.age([orphan], 60_000, "dead")
+    (fresh,) = lab.add()
+    now_ms = lab.call(commands.server_ms())
+    assert take(lab, lease_ms=LEASE_MS, until_ms=now_ms - 1).taken == 1
+    assert held_by(lab) == {fresh: 1}
+    assert take(lab, batch=2, owner="batch-2", lease_ms=LEASE_MS, until_ms=now_ms + 60_000).taken == 1
+    assert held_by(lab, "batch-2") == {orphan: 2}
 
 
 def test_a_last_attempt_after_a_crash_waits_and_is_taken_alone(lab: Lab) -> None:

@@ -14,10 +14,16 @@ import re
 import ssl
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
+from ipaddress import ip_address
 from pathlib import Path
 
 import pytest
 import trustme
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.x509.oid import NameOID
 
 from headrace.errors import AuthFailed, HeadraceError, Unavailable, Verdict, classify
 from headrace.redis import commands
@@ -47,7 +53,25 @@ def fronted(server: Server) -> Iterator[Callable[..., int]]:
 
 
 def _self_signed(folder: Path) -> TlsFiles:
-    """A certificate that nobody signed but itself, trusted by nobody."""
+    """A certificate that nobody signed but itself."""
+    files = make_tls(folder)
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")])
+    now = datetime.now(UTC)
+    names = x509.SubjectAlternativeName([x509.DNSName("localhost"), x509.IPAddress(ip_address("127.0.0.1"))])
+    cert = (
+        x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number(), now, now + timedelta(days=1))
+        .add_extension(names, critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    private = (Encoding.PEM, PrivateFormat.TraditionalOpenSSL, NoEncryption())
+    files.key.write_bytes(key.private_bytes(*private))
+    files.cert.write_bytes(cert.public_bytes(Encoding.PEM))
+    return files
+
+
+def _strange(folder: Path) -> TlsFiles:
+    """Signed by an authority that nobody here trusts."""
     files, other = make_tls(folder / "self"), make_tls(folder / "other")
     return TlsFiles(other.ca, files.cert, files.key, files.client_cert, files.client_key)
 
@@ -66,7 +90,8 @@ def _expired(folder: Path) -> TlsFiles:
 
 WRONG: dict[str, tuple[Callable[[Path], TlsFiles], str]] = {
     "another host": (lambda folder: make_tls(folder, hosts=("elsewhere.test",)), "mismatch"),
-    "a stranger": (_self_signed, "unable to get local issuer|self-signed"),
+    "a stranger": (_strange, "unable to get local issuer|self-signed"),
+    "self-signed": (_self_signed, "self-signed|self signed"),
     "expired": (_expired, "expired"),
 }
 

@@ -92,7 +92,8 @@ def pipeline(remote: str, server: Server, folder: Path, log: Path, *words: str) 
     """The example, with a stream for its quarantine, which is written by a function of ours on the server."""
     program, file = [sys.executable, "-m", "headrace.cli", "pipeline"], log.with_suffix(".toml")
     example = (ROOT / "examples" / "payments" / "payments.toml").read_text()
-    file.write_text(f'{example}\n[quarantine]\nstream = "payments-bad"\n')
+    rule = '[[validate]]\nname = "null_where_it_cannot_be_computed"\nrule = "score / 0 is null"\n'
+    file.write_text(f'{example}\n{rule}\n[quarantine]\nstream = "payments-bad"\n')
     words = ("run", str(file), "--remote", remote, "--json", *words)
     return Child([*program, *words, "--folder", str(folder)], log, spark_env(HEADRACE_URL=server.url))
 

@@ -10,13 +10,12 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
-from pyspark.sql.datasource import EqualTo, Filter
 
 from headrace.errors import ConfigError
 from headrace.names import keys_of
 from headrace.partitions import Partitions
-from headrace.spark.filters import FilteredReader
 from headrace.spark.schema import DEFAULT
+from headrace.spark.source import BatchReader
 from headrace.spark.source_options import SourceSettings
 from tests.spark.querying import Driven
 from tests.spark.test_source_group import Shared
@@ -105,11 +104,10 @@ def only(parts: Partitions, *ids_of: list[str]) -> list[tuple[str, str]]:
     return [(name, id_) for name, some in zip(parts.names, ids_of, strict=True) for id_ in some]
 
 
-def batch(server: Server, *filters: Filter, **options: str) -> list[tuple[str, str]]:
+def batch(server: Server, **options: str) -> list[tuple[str, str]]:
     """What a batch read gives, without Spark."""
     given = {word.lower(): text for word, text in {"url": server.url, **options}.items()}
-    reader = FilteredReader(SourceSettings.of(given, streaming=False), DEFAULT)
-    reader.pushFilters(list(filters))
+    reader = BatchReader(SourceSettings.of(given, streaming=False), DEFAULT)
     rows: list[tuple[str, str]] = []
     for part in reader.partitions():
         for some in reader.read(part):
@@ -131,12 +129,6 @@ def test_single_partitions_may_be_named_beside_their_stream(server: Server, stre
     ending = json.dumps({stream: "4-0", one: "3-0"})
     found = batch(server, streams=stream, startingOffsets=starting, endingOffsets=ending)
     assert found == only(numbered, ["3-0", "4-0"], [], ["4-0"], ["4-0"])
-
-
-def test_ids_are_for_partitions_that_a_filter_leaves_out_too(server: Server, stream: str, numbered: Partitions) -> None:
-    ids = json.dumps(dict.fromkeys(numbered.names, "3-0"))
-    found = batch(server, EqualTo(("stream",), numbered.names[1]), streams=stream, startingOffsets=ids)
-    assert found == [(numbered.names[1], "4-0")]
 
 
 @pytest.mark.parametrize("pattern", [False, True], ids=["named", "pattern"])

@@ -24,6 +24,7 @@ from headrace.spark.pipeline import (
     read_toml,
 )
 from headrace.spark.pipeline.expressions import check_expression
+from headrace.spark.pipeline.run import check, gist
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "payments" / "payments.toml"
 
@@ -95,6 +96,18 @@ def _with(path: str, value: Any) -> dict[str, Any]:
         ("aggregate/0/percentiles", [95], "between 0 and 1"),
         ("aggregate/0/name", "quarantine", "two things are called table"),
         ("aggregate", {}, r"write \[\[aggregate\]\]"),
+        ("decode/columns", {"Batch": "string"}, "not query or batch"),
+        ("decode/columns", {"id": "string", "ID": "string"}, "'ID' and 'id', which Spark does not tell apart"),
+        ("decode/columns", {"id": "string", "entry_id": "string"}, "two things are called column 'entry_id'"),
+        ("enrich/Amount", {"expression": "1"}, "'Amount' and 'amount'"),
+        ("enrich/entry_at", {"expression": "at"}, "two things are called column 'entry_at'"),
+        ("enrich/tier", {"tier_of": "at", "edges": [5]}, "at, which is a timestamp: give one that is a number"),
+        ("enrich/part", {"part_of_day_of": "amount"}, "amount, which is a double: give one that is a time"),
+        ("route/0/columns", ["id", "id"], "two things are called column of route large 'id'"),
+        ("aggregate/0/time", "id", "id, which is a string: give one that is a date or a timestamp"),
+        ("aggregate/0/of", "tier", "tier, which is a string: give one that is a number"),
+        ("aggregate/0/by", ["id", "id"], "two things are called column of aggregate hours.by 'id'"),
+        ("aggregate/0/percentiles", [0.5, 0.5], "two things are called percentile of aggregate hours 'p50'"),
         ("spark", {"spark.jars": "x.jar"}, "may not set"),
         ("spark", {"spark.driver.extraJavaOptions": "-X"}, "may not set"),
     ],
@@ -102,6 +115,78 @@ def _with(path: str, value: Any) -> dict[str, Any]:
 def test_what_is_not_understood_is_refused_with_the_nearest_word(path: str, value: Any, words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         pipeline_of(_with(path, value))
+
+
+@pytest.mark.parametrize("name", ["hour", "Rows", "p50", "window_start"])
+def test_windows_are_not_grouped_by_a_name_that_they_make_themselves(name: str) -> None:
+    told = _with(f"decode/columns/{name}", "string")
+    told["aggregate"][0]["by"] = [name]
+    with pytest.raises(ConfigError, match=f"uses the column {name}, and makes one of that name itself"):
+        pipeline_of(told)
+
+
+def test_a_route_sends_no_column_that_has_no_one_text_or_that_the_sink_would_leave_out() -> None:
+    told = _with("decode/columns/tags", "array<string>")
+    with pytest.raises(ConfigError, match=r"tags, which is an array<string> .* to_json\(tags\)"):
+        pipeline_of(told)
+    told["route"][0]["columns"] = ["id"]
+    assert pipeline_of(told).routes[0].columns == ("id",)
+    with pytest.raises(ConfigError, match="the column stream, which the sink takes for a target"):
+        pipeline_of(_with("decode/columns/stream", "string"))
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "source"),
+    [
+        ("route/0/stream", "orders", {"streams": ["orders"]}),
+        ("route/0/stream", "orders-large", {"streamsPattern": "orders*"}),
+        ("quarantine", {"stream": "orders"}, {"streams": ["invoices", "orders"]}),
+        ("quarantine", {"stream": "orders-b"}, {"streamsPattern": "orders-[^a]"}),
+    ],
+)
+def test_a_pipeline_does_not_feed_itself(path: str, value: Any, source: dict[str, Any]) -> None:
+    told = {**_with(path, value), "source": {**source, "url": "redis://localhost"}}
+    with pytest.raises(ConfigError, match=r"which \[source\] reads: it would feed itself"):
+        check(pipeline_of(told))
+    told["source"] = {"streams": ["others"], "url": "redis://localhost"}
+    check(pipeline_of(told))
+
+
+OF_PYTHON = """PythonException: An exception was thrown from the Python worker:
+Traceback (most recent call last):
+  File "x.py", line 1, in f
+    g()
+KeyError: 'a'
+
+\tat org.apache.spark.X(Y.scala:1)
+"""
+OF_JAVA = """Py4JJavaError: An error occurred while calling o48.parquet.
+: org.apache.spark.SparkException: Job aborted.
+\tat org.apache.X
+"""
+CAUSES = "Caused by: a.B: first\n\tat c\nCaused by: d.E: last\n\t... 1 more\n"
+
+
+@pytest.mark.parametrize(
+    ("told", "words"),
+    [
+        (OF_PYTHON, "KeyError: 'a'"),
+        (OF_JAVA, "org.apache.spark.SparkException: Job aborted."),
+        (OF_JAVA + CAUSES, "d.E: last"),
+        ("X: a\n  headrace.errors.Unavailable: gone\nCaused by: y", "headrace.errors.Unavailable: gone"),
+        ("[UNRESOLVED_COLUMN] x", "[UNRESOLVED_COLUMN] x"),
+        ("\n", "the query ended without a word"),
+    ],
+)
+def test_of_a_long_error_the_line_is_told_that_says_what_happened(told: str, words: str) -> None:
+    assert gist(told) == words
+
+
+def test_a_route_beside_a_quarantine_with_a_stream_has_another_name() -> None:
+    told = _with("route/0/name", "quarantine")
+    assert pipeline_of(told).routes[0].name == "quarantine"
+    with pytest.raises(ConfigError, match="two things are called route 'quarantine'"):
+        pipeline_of({**told, "quarantine": {"stream": "bad-orders"}})
 
 
 @pytest.mark.parametrize(
@@ -173,6 +258,9 @@ def test_a_column_may_be_called_like_a_function_without_brackets_where_it_is_kno
         'at < timestamp("NOW")',
         "unix_timestamp() > 5",
         "UNIX_TIMESTAMP ( ) > 5",
+        r"at <= 'n\u006fw'",
+        r"at <= '\156ow'",
+        r"at <= timestamp 'now\t'",
     ],
 )
 def test_the_time_of_the_run_is_refused_however_it_is_asked_for(text: str) -> None:
@@ -180,8 +268,26 @@ def test_the_time_of_the_run_is_refused_however_it_is_asked_for(text: str) -> No
         check_expression(text, name="rule")
 
 
+@pytest.mark.parametrize("text", ["at <= cast('no' 'w' as timestamp)", "at <= 'no'\"w\"", "a = 'x'\n'y'"])
+def test_two_texts_side_by_side_are_refused_because_spark_makes_one_of_them(text: str) -> None:
+    with pytest.raises(ConfigError, match="side by side"):
+        check_expression(text, name="rule")
+
+
+def test_a_time_of_the_run_that_is_put_together_from_pieces_is_not_recognised() -> None:
+    assert check_expression("at <= concat('n', 'ow')", name="rule")
+
+
 @pytest.mark.parametrize(
-    "text", ["a = 'nowhere'", "a rlike '^now$'", "a = 'today is fine'", "unix_timestamp('1970') > 0"]
+    "text",
+    [
+        r"a rlike '\\d+\\s'",
+        "a = 'it''s' or a = 'x'",
+        "a = 'nowhere'",
+        "a rlike '^now$'",
+        "a = 'today is fine'",
+        "unix_timestamp('1970') > 0",
+    ],
 )
 def test_words_about_time_that_are_only_words_pass(text: str) -> None:
     assert check_expression(text, name="rule") == text

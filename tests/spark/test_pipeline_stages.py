@@ -170,12 +170,13 @@ def test_the_hour_that_autumn_repeats_is_two_hours_of_windows(spark: SparkSessio
         found = spark.read.parquet(path).selectExpr("unix_millis(window_start) as ms", "rows").collect()
         return {dt.datetime.fromtimestamp(row["ms"] / 1000, dt.UTC): row["rows"] for row in found}
 
-    refresh(rows, path, how, touched(rows, how))
+    refresh(rows, path, how, touched(rows, how).windows)
     whole = counted()
     assert len(whole) == 16
     assert set(whole.values()) == {3}
     for at in night[6::12]:  # a late row, and with it the windows of its hour
-        refresh(rows, path, how, touched(rows.where(f"unix_millis(at) = {int(at.timestamp() * 1000)}"), how))
+        late = rows.where(f"unix_millis(at) = {int(at.timestamp() * 1000)}")
+        refresh(rows, path, how, touched(late, how).windows)
         assert counted() == whole, at
     hours = {row["hour"] for row in spark.read.parquet(path).select("hour").collect()}
     assert hours == {f"2026-10-25_0{hour}" for hour in range(4)}

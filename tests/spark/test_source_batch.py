@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
-from datetime import UTC, datetime, timedelta
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
-from pyspark.sql.datasource import EqualTo, GreaterThan, In, LessThan
 
 from headrace.errors import HeadraceError
 from headrace.spark.datasource import RedisStreams
-from headrace.spark.filters import bounds_of
-from headrace.spark.source import Bounds
+from headrace.spark.schema import DEFAULT
+from headrace.spark.source import BatchReader
+from headrace.spark.source_options import SourceSettings
 from tests.spark.querying import fill
 from tests.support.servers import Server
 
 pytestmark = pytest.mark.servers("redis8")  # the rules themselves run on all servers, without Spark
 
 Read = Callable[..., Any]
+PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 
 
 @pytest.mark.servers("redis8", "valkey9")
@@ -80,6 +80,21 @@ def test_ids_and_times_bound_a_read(read: Read, server: Server, stream: str) -> 
     by_time = read(server, streams=stream, startingTimestamp=2000, endingTimestamp="1970-01-01T00:00:04Z")
     assert [row.id for row in by_id.collect()] == ["2000-0", "3000-0"]
     assert [row.id for row in by_time.collect()] == ["2000-0", "3000-0"]
+
+
+@pytest.mark.parametrize("end", ["latest", "an id", "a time"])
+def test_what_is_added_after_the_plan_is_not_read_whatever_the_end(server: Server, stream: str, end: str) -> None:
+    added = fill(server, stream, 3)
+    ends = {
+        "latest": {"endingoffsets": "latest"},
+        "an id": {"endingoffsets": json.dumps({stream: "9999999999999-0"})},
+        "a time": {"endingtimestamp": "2099-01-01T00:00:00Z"},
+    }
+    settings = SourceSettings.of({"url": server.url, "streams": stream, **ends[end]}, streaming=False)
+    reader = BatchReader(settings, DEFAULT)
+    (part,) = reader.partitions()
+    fill(server, stream, 2)
+    assert [id_ for batch in reader.read(part) for id_ in batch.column("id").to_pylist()] == added
 
 
 @pytest.mark.parametrize(
@@ -166,51 +181,19 @@ def test_dead_letters_are_a_table_with_their_reasons(read: Read, server: Server,
 # ── filters ──────────────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.fixture
-def pushing(spark: SparkSession) -> Iterator[None]:
-    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
-    yield
-    spark.conf.set("spark.sql.python.filterPushdown.enabled", "false")
-
-
-FILTERS = {
-    "stream": "stream = '{a}'",
-    "streams": "stream in ('{a}', 'elsewhere')",
-    "id": "id = '1700000005000-0'",
-    "from": "timestamp >= timestamp_millis(1700000007000)",
-    "until": "timestamp < timestamp_millis(1700000002500)",
-    "between": "timestamp between timestamp_millis(1700000003000) and timestamp_millis(1700000004000)",
-    "id as text": "id > '1700000008'",
-    "nothing": "stream = 'elsewhere'",
-    "not": "stream <> '{a}' and timestamp > timestamp_millis(1700000008000)",
-}
-
-
-@pytest.mark.servers("redis8")
-@pytest.mark.parametrize("name", FILTERS)
-def test_a_filter_that_is_pushed_changes_what_is_read_and_not_what_comes_out(
-    read: Read, pushing: None, server: Server, prefix: str, name: str
+@pytest.mark.parametrize("on", [True, False], ids=["pushed", "not pushed"])
+def test_filters_on_one_frame_do_not_take_rows_from_each_other(
+    read: Read, spark: SparkSession, server: Server, prefix: str, on: bool
 ) -> None:
     a, b = f"{prefix}-a", f"{prefix}-b"
-    for second in range(10):
-        for stream in (a, b):
-            server.sync().xadd(stream, {"n": second}, id=f"{1700000000000 + second * 1000}-0")
-    frame = read(server, streams=f"{a},{b}")
-    wanted = FILTERS[name].format(a=a)
-    every = {(row.stream, row.id) for row in frame.cache().where(wanted).collect()}
-    frame.unpersist()
-    fresh = read(server, streams=f"{a},{b}").where(wanted)
-    assert {(row.stream, row.id) for row in fresh.collect()} == every
-    assert bool(every) == (name != "nothing")
-
-
-def test_bounds_are_never_narrower_than_their_filters() -> None:
-    at = datetime(2026, 1, 1, 0, 0, 0, 1500, tzinfo=UTC)  # 1.5 ms after midnight
-    ms = int(at.timestamp() * 1000)
-    column = ("timestamp",)
-    assert bounds_of([GreaterThan(column, at)]).from_ms == ms
-    assert bounds_of([LessThan(column, at)]).until_ms == ms + 1
-    assert bounds_of([GreaterThan(column, at), GreaterThan(column, at + timedelta(seconds=1))]).from_ms == ms + 1000
-    assert bounds_of([GreaterThan(column, at.replace(tzinfo=None))]) == Bounds()  # whose midnight nobody knows
-    assert bounds_of([GreaterThan(("id",), "5-0")]) == Bounds()
-    assert bounds_of([EqualTo(("stream",), "a"), In(("stream",), ("a", "b"))]).streams == {"a"}
+    fill(server, a, 10)
+    fill(server, b, 7)
+    spark.conf.set(PUSHDOWN, on)
+    try:
+        frame = read(server, streams=f"{a},{b}")
+        assert frame.where(f"stream = '{a}'").count() == 10
+        assert frame.count() == 17
+        parts = read(server, streams=f"{a},{b}")
+        assert parts.where(f"stream = '{a}'").union(parts.where(f"stream = '{b}'")).count() == 17
+    finally:
+        spark.conf.set(PUSHDOWN, False)

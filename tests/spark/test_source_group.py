@@ -255,6 +255,72 @@ def test_streams_that_a_pattern_finds_later_are_read_from_their_beginning(
     assert client.xinfo_groups("{" + prefix + "-a}:dlq") == []
 
 
+@pytest.mark.parametrize("behind", ["a committed batch", "a batch that is read"])
+def test_a_stream_of_a_pattern_that_goes_holds_up_no_other(
+    share: Callable[..., Shared], server: Server, prefix: str, behind: str
+) -> None:
+    for letter in "ab":
+        fill(server, f"{prefix}-{letter}", 2)
+    query = share(streams=None, streamsPattern=f"{prefix}-*", retryTimeout="10s")  # looked up every 10 s
+    end = query.latest()
+    if behind == "a batch that is read":
+        server.sync().delete(f"{prefix}-a")
+        assert len(query.read(end)) == 2
+    else:
+        assert len(query.read(end)) == 4
+        server.sync().delete(f"{prefix}-a")
+    query.offset = end
+    (late,) = fill(server, f"{prefix}-b", 1)
+    begun = time.monotonic()
+    assert query.read(query.wait()) == [late]
+    assert time.monotonic() - begun < 2
+
+
+def test_a_stream_of_a_pattern_with_an_odd_name_is_left_out(
+    share: Callable[..., Shared], server: Server, prefix: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    added = fill(server, f"{prefix}-a", 2)
+    for odd in ("-{}", "- \n"):
+        fill(server, prefix + odd, 1)
+    query = share(streams=None, streamsPattern=f"{prefix}-*", patternInterval="1ms")
+    end = query.wait()
+    assert query.read(end) == added
+    query.offset = end
+    assert query.latest() == end
+    assert caplog.text.count("spark.skipped") == 2  # said once
+
+
+@pytest.mark.parametrize("most", [100, 3])
+def test_a_run_to_an_end_takes_what_dead_workers_left_however_short_it_is(
+    share: Callable[..., Shared], server: Server, stream: str, most: int
+) -> None:
+    added = fill(server, stream, 7)
+    client = server.sync()
+    query = share(lease="600ms", maxOffsetsPerTrigger=most)
+    client.xreadgroup(GROUP, "dead", {stream: ">"}, count=7)
+    client.xclaim(stream, GROUP, "dead", 0, added, idle=1000, justid=True)
+    late = fill(server, stream, 1)
+    query.restart()
+    query.reader.prepareForTriggerAvailableNow()
+    found: list[str] = []
+    while (end := query.latest()) != query.offset:
+        found += query.read(end)
+        query.offset = end
+    assert sorted(found) == sorted(added + late)
+
+
+def test_a_run_to_an_end_does_not_wait_for_workers_that_are_alive(
+    share: Callable[..., Shared], server: Server, stream: str
+) -> None:
+    fill(server, stream, 2)
+    query = share(lease="20s")
+    server.sync().xreadgroup(GROUP, "busy", {stream: ">"}, count=2)
+    query.reader.prepareForTriggerAvailableNow()
+    begun = time.monotonic()
+    assert query.latest() == query.offset
+    assert time.monotonic() - begun < 2
+
+
 def test_the_owners_of_a_batch_are_entered_with_their_lease_and_leave_with_it(
     share: Callable[..., Shared], server: Server, stream: str
 ) -> None:

@@ -8,8 +8,11 @@ from typing import Any
 import pytest
 
 from headrace.spark.arrivals import Arrivals
+from headrace.spark.held import Held, HeldReader
 from headrace.spark.options import Address
 from headrace.spark.pace import ROOM
+from headrace.spark.schema import DEFAULT
+from headrace.spark.source_options import SourceSettings
 from headrace.spark.state import ANSWER_BYTES, looks
 from headrace.spark.wire import AnswerTooLarge, Reply, Wire
 from tests.spark.querying import Driven, ids, once_each
@@ -152,3 +155,17 @@ def test_a_driver_is_told_of_many_streams_with_large_rows_a_few_at_a_time(
     assert len(looks(link, dict.fromkeys(names, "0-0"))) == 400
     assert max(asked) < 2 * ANSWER_BYTES
     link.close()
+
+
+@pytest.mark.parametrize("small", [0, 40], ids=["all large", "large behind small"])
+def test_a_task_of_a_group_asks_for_little_until_it_knows_how_large_messages_are(
+    server: Server, stream: str, sizes: Sizes, small: int
+) -> None:
+    pipe = server.sync().pipeline(transaction=False)
+    for number in range(small + 60):
+        pipe.xadd(stream, {"large": b"x" * (10 if number < small else LARGE * 10)})
+    added = [id_.decode() for id_ in pipe.execute()]
+    settings = SourceSettings.of({"url": server.url, "streams": stream, "fetchbytes": str(FETCH)}, streaming=True)
+    reader = HeldReader(settings, DEFAULT)
+    assert [id_ for rows in reader.read(Held(stream, added, "owner")) for id_ in rows.column("id").to_pylist()] == added
+    assert max(sizes.answers) <= FETCH * ROOM

@@ -104,3 +104,16 @@ def test_without_a_group_nothing_is_written(drive: Drive, server: Server, stream
     query = drive(onCommit="none")
     assert len(query.drain()) == 3
     assert server.sync().xinfo_groups(stream) == []
+
+
+def test_a_stream_that_comes_after_a_latest_start_is_followed_from_its_beginning(
+    drive: Drive, server: Server, stream: str
+) -> None:
+    query = drive(startingOffsets="latest", maxOffsetsPerTrigger=2)
+    assert query.step() == []  # pins the start
+    assert query.plan() is None
+    added = fill(server, stream, 3)
+    assert len(query.step() or []) == 2
+    query.again(streams=stream, groupId="spark")
+    assert [id_ for _, id_ in query.drain()] == added[2:]
+    assert group_of(server, stream).get("lag") == (None if server.key == "redis6" else 0)

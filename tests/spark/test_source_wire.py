@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
+from headrace.errors import ConfigError
 from headrace.spark.offsets import START
 from headrace.spark.plan import Range, pack, water_fill
 from headrace.spark.rows import Columns
@@ -104,6 +106,16 @@ def test_small_backlogs_go_first_and_the_sum_is_exact() -> None:
     assert water_fill({}, 100) == {}
 
 
+def test_streams_take_turns_where_a_limit_has_not_one_row_for_each() -> None:
+    backlogs, served, after = {"a": 1, "b": 1000, "c": 1000, "d": 1000, "e": 7}, Counter[str](), ""
+    for _ in range(5):
+        shares = water_fill(backlogs, 2, after)
+        assert sum(shares.values()) == 2
+        served.update({key: rows for key, rows in shares.items() if rows})
+        after = [key for key, rows in shares.items() if rows][-1]
+    assert served == dict.fromkeys(backlogs, 2)
+
+
 def test_tasks_are_even_and_no_larger_than_allowed() -> None:
     ranges = [Range(f"k{number:02}", START, "9-0", "1-0", 10) for number in range(20)]
     assert [len(share.ranges) for share in pack(ranges, 4, None)] == [5, 5, 5, 5]
@@ -160,3 +172,12 @@ def test_large_entries_are_fetched_a_few_at_a_time(drive: Callable[..., Driven],
     batches = [batch for part in planned[1] for batch in query.reader.read(part)]
     assert sum(batch.num_rows for batch in batches) == 60
     assert max(batch.nbytes for batch in batches) < 1_500_000
+
+
+def test_a_field_that_must_not_be_null_is_refused_and_an_own_column_is_not() -> None:
+    own = [
+        StructField(name, column.dataType, nullable=False) for name, column in zip(DEFAULT.names, DEFAULT, strict=True)
+    ]
+    assert layout_of(StructType(own)).own == tuple(DEFAULT.names)
+    with pytest.raises(ConfigError, match="'amount' is NOT NULL: a message may lack it"):
+        layout_of(StructType([*own, StructField("amount", StringType(), nullable=False)]))

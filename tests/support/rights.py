@@ -283,22 +283,57 @@ def work_parts(life: Life) -> None:
 
 def own_parts(life: Life) -> None:
     """Every script and command of a worker with an ordered handler."""
-    name, say, client = _agree(life).names[0], life.say, life.client
+    name = _agree(life).names[0]
     life.stream = partition_assignments(life.stream)
-    keys = life.keys = keys_of(life.stream)
-    place = place_of(life.stream, GROUP, name)
+    life.keys = keys_of(life.stream)
+    scene = Owned(life, name)
+    _own(life, scene)
+    place = scene.place
+    _, message = scene.set()
+    life.say(ownership.set_aside(place, ME, 1, message, 1, extra={"_reason": "no"}))
 
-    def scene() -> tuple[bytes, bytes]:
-        """A partition with a message, announced, and in my hands: (its announcement, the message)."""
+
+def own(life: Life) -> None:
+    """Every script and command of an owner of streams, of a listener to events, and of whoever announces and looks."""
+    scene, keys, say = Owned(life, f"{life.stream}-room-1"), life.keys, life.say
+    _own(life, scene)
+    for delete in (True, False):
+        id_, _ = scene.set()
+        say(ownership.finish(scene.place, ME, 1, id_, delete=delete))
+    id_, _ = scene.set()
+    say(ownership.announced_names(keys))
+    say(ownership.standing(scene.place))
+    say(commands.groups(keys_of(scene.name)))
+    say(commands.entries(keys.stream, id_.decode(), id_.decode(), 1))
+    life.client.zadd(keys.beats(GROUP), {ME: 1})
+    say(ownership.expired(keys, GROUP, "heir", 10, 0))
+    say(ownership.claim(keys, GROUP, "heir", scene.name, 0))
+
+
+class Owned:
+    """A data stream with a message, announced, and in my hands."""
+
+    def __init__(self, life: Life, name: str) -> None:
+        self._life = life
+        self.name = name
+        self.place = place_of(life.stream, GROUP, name)
+
+    def set(self) -> tuple[bytes, bytes]:
+        """Afresh: (its announcement, the message)."""
+        life, client = self._life, self._life.client
         life.scene(0)
-        for key in client.scan_iter(f"*{name}*"):
+        for key in client.scan_iter(f"*{self.name}*"):
             client.delete(key)
-        life.link_of_worker().call(ownership.announce(keys, name, b"{}"))
+        life.link_of_worker().call(ownership.announce(life.keys, self.name, b"{}"))
         ((_, ((id_, _),)),) = client.xreadgroup(GROUP, ME, {life.stream: ">"})
-        client.zadd(keys.beats(GROUP), {ME: 2**50})
-        life.link_of_worker().call(ownership.take(place, id_, 1, ME))
-        return id_, client.xadd(name, {"payload": "{}"})
+        client.zadd(life.keys.beats(GROUP), {ME: 2**50})
+        life.link_of_worker().call(ownership.take(self.place, id_, 1, ME))
+        return id_, client.xadd(self.name, {"payload": "{}"})
 
+
+def _own(life: Life, scene: Owned) -> None:
+    """What owners of announced streams and of ordered partitions have in common."""
+    keys, say, client, name, place = life.keys, life.say, life.client, scene.name, scene.place
     life.scene(0)
     client.delete(life.stream)
     say(scripts.ensure_group(keys, GROUP))
@@ -313,28 +348,26 @@ def own_parts(life: Life) -> None:
     say(ownership.take(place, b"5-0", 1, ME))
     client.delete(place.own)
     say(ownership.take(place, b"5-0", 1, ME))  # the mirror remembers the position
-    _, message = scene()
+    _, message = scene.set()
     say(ownership.read_after([(name, b"0-0")], 1))
     say(ownership.begin(place, ME, 1))
     say(ownership.trimmed(place, ME, 1, (message, 1), (b"0-0", 0)))
     say(ownership.pos_ack(place, ME, 1, message, 1))
-    _, message = scene()
-    say(ownership.set_aside(place, ME, 1, message, 1, extra={"_reason": "no"}))
     say(ownership.give_up(place, ME, 1))
-    id_, _ = scene()
+    id_, _ = scene.set()
     say(scripts.park(keys, GROUP, ME, 0, "waiting", [(id_, 1, 1)]))
     say(scripts.due(keys, GROUP, ME, 1))
-    id_, _ = scene()
+    id_, _ = scene.set()
     say(commands.pending_rows(keys, GROUP, owner=ME))
     say(scripts.mine(keys, GROUP, ME, 10, []))
     say(ownership.lift(keys, GROUP, ME, id_, 1, 5))
     say(ownership.end_lease(keys, GROUP, ME))
     say(commands.server_ms())
     say(ownership.inherit(keys, GROUP, "heir", 10, 0))
-    id_, _ = scene()
+    id_, _ = scene.set()
     say(ownership.id_of(keys, name))
     say(ownership.finished(keys, GROUP, ME, id_, 1, name))
-    id_, _ = scene()
+    id_, _ = scene.set()
     say(scripts.bury(keys, GROUP, ME, id_, 1, extra={"_group": GROUP}))
     say(commands.consumers(keys, GROUP))
     say(commands.owner_entries(keys, GROUP))
@@ -381,6 +414,7 @@ LIVES: dict[str, Callable[[Life], None]] = {
     "producer": produce,
     "worker": work,
     "operator": operate,
+    "owner": own,
     "parts-producer": produce_parts,
     "parts-worker": work_parts,
     "parts-owner": own_parts,

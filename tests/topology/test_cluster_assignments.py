@@ -57,7 +57,7 @@ async def test_streams_in_every_slot_are_owned_in_order_and_taken_over(
         first = await stack.enter_async_context(app.worker())
         await wait_until(lambda: book.total == 600, 20)
         heir = await stack.enter_async_context(app.worker())
-        first._heartbeats[0].cut()  # its lease ends, and its loop does not know
+        first._keepers.heartbeats[0].cut()  # its lease ends, and its loop does not know
         await wait_until(lambda: len(heir.holdings[0].tenures) == 30, 15)
         await fill(app, names, 20, first=20)
         await wait_until(lambda: book.total >= 1_200, 30)

@@ -10,7 +10,9 @@ from typing import Any
 
 import pytest
 
-from headrace import App, CountingRecorder, Delivery
+from headrace import App, CountingRecorder, Delivery, Unavailable
+from headrace.redis import commands
+from headrace.redis.connect import Server
 from tests.support.followed import Followed, Producers
 from tests.support.topologies import Cluster, every
 from tests.support.wait import wait_until
@@ -26,7 +28,12 @@ def gap(moments: list[float], since: float) -> float:
 
 
 async def _fail_over(
-    cluster: Cluster, prefix: str, app: App, hurt: Callable[[Any], None], capsys: pytest.CaptureFixture[str]
+    cluster: Cluster,
+    prefix: str,
+    app: App,
+    hurt: Callable[[Any], None],
+    capsys: pytest.CaptureFixture[str],
+    lease_s: float = LEASE_S,
 ) -> None:
     names, ledger = cluster.names(prefix, 3), Ledger()
 
@@ -34,7 +41,7 @@ async def _fail_over(
         ledger.note((delivery.stream, order["n"]), delivery)
 
     for name in names:
-        app.stream(name).handler(group=GROUP, lease=LEASE_S, concurrency=20)(bill)
+        app.stream(name).handler(group=GROUP, lease=lease_s, concurrency=20)(bill)
     producers = Producers.of(app, names)
     async with pool(app, 2):
         async with producers.running():
@@ -76,11 +83,30 @@ async def test_nothing_confirmed_is_lost_when_a_master_is_killed_and_workers_go_
 async def test_nothing_confirmed_is_lost_when_a_master_stands_still_and_workers_go_on(
     cluster: Cluster, prefix: str, make_app: Callable[..., App], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """SPEC 49: SIGSTOP: connections are accepted and nothing is answered; the other shards do not notice."""
-    from headrace.config import ConnectSettings
+    """SPEC 49: SIGSTOP: connections are accepted and nothing is answered, with default time-outs, and a lease too long
+    for its renewals to find out; the other shards do not notice."""
+    await _fail_over(cluster, prefix, make_app(cluster), lambda victim: victim.pause(), capsys, lease_s=8)
 
-    patience = ConnectSettings.of(command_timeout="1s", connect_timeout="1s")
-    await _fail_over(cluster, prefix, make_app(cluster, connect=patience), lambda victim: victim.pause(), capsys)
+
+@pytest.mark.servers(*every("redis8"))
+async def test_who_waits_for_a_master_that_stands_still_finds_out_that_it_was_replaced(
+    cluster: Cluster, stream: str
+) -> None:
+    """With nobody else in its process who would: after a second it asks the other nodes."""
+    link = Server(cluster.url).link("alone", at=stream)
+    try:
+        await link.open()
+        victim = await asyncio.to_thread(cluster.member_of, stream)
+        victim.pause()
+        calling = asyncio.ensure_future(link.call(commands.type_of(stream)))
+        await asyncio.to_thread(cluster.until, lambda: _taken_over(cluster, stream, victim), "a failover")
+        failed_over_at = time.monotonic()
+        with pytest.raises(Unavailable, match="another server has taken over"):
+            await calling
+        assert time.monotonic() - failed_over_at < 2.0
+        assert await link.call(commands.type_of(stream)) == "none"
+    finally:
+        await link.close()
 
 
 @pytest.mark.servers(*every("redis8"))

@@ -208,7 +208,7 @@ async def test_owners_are_found_for_streams_of_other_shards_while_one_is_away(
                 for name in (*far, *later):
                     await rooms.announce(name)
                 await wait_until(lambda: all(book.at[name] for name in others), 5, what="new streams are owned")
-                first._heartbeats[0].cut()
+                first._keepers.heartbeats[0].cut()
                 await wait_until(lambda: all(name in heir.holdings[0].by_name for name in others), 8, what="heirs")
                 taken_at = time.monotonic()
                 await wait_until(lambda: all(book.since(name, taken_at) for name in others), 5, what="all go on")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -11,12 +12,13 @@ import pytest
 
 from headrace import App
 from headrace.errors import Unavailable
-from headrace.goclient import Added, Disowned, GoClient, NotOwned
+from headrace.goclient import Added, Disowned, GoClient, NotOwned, holder
 from headrace.goclient.protocol import GoNames
 from headrace.redis.topology import slot_of
 from tests.behaviour.test_goclient import QUICK, Peer, ours
 from tests.support.topologies import Cluster, every
 from tests.support.wait import wait_until
+from tests.topology.test_cluster_owned import away
 
 pytestmark = pytest.mark.servers(*every("redis8"))
 MakeApp = Callable[..., App]
@@ -97,6 +99,33 @@ async def test_a_go_pod_takes_over_what_we_hand_back_and_never_what_we_hold(
     assert added["retries"] == "0"  # no retry was burnt
     pod.say(f"done {stream}")
     await pod.until("done", stream=stream)
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("how", ["killed", "paused"])
+async def test_a_shard_that_is_away_costs_nobody_the_streams_of_other_shards(
+    cluster: Cluster, prefix: str, make_app: MakeApp, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    """The lock that cannot be extended stands before all others, in a chunk of its own, as the first of hundreds."""
+    monkeypatch.setattr(holder, "CHUNK", 2)
+    entries = cluster.member_of(f"{prefix}-input")
+    tags = cluster.names(prefix, 3)
+    lame = next(tag for tag in tags if cluster.member_of(tag) is not entries)
+    sound = next(tag for tag in tags if cluster.member_of(tag) not in (entries, cluster.member_of(lame)))
+    rooms = [f"{{{lame}}}-room-{number}" for number in range(3)] + [f"{{{sound}}}-room-{n}" for n in range(6)]
+    async with ours(make_app(cluster), prefix) as first:
+        for room in rooms:
+            await first.client.announce(room)
+        await wait_until(lambda: len(first.client.streams) == len(rooms), 10)
+        master = cluster.member_of(sound).sync()
+        locks = [GoNames(prefix).lock(event.stream, event.id) for event in first.of(Added) if event.stream in rooms[3:]]
+        assert len(locks) == 6
+        async with away(cluster, lame, how) as since:
+            while time.monotonic() < since + 3:  # three locks' lives
+                assert master.exists(*locks) == 6
+                await asyncio.sleep(0.05)
+        assert first.of(Disowned) == []
+        assert len(first.client.streams) == len(rooms)
 
 
 async def test_what_is_exhausted_or_unreadable_comes_to_the_protocols_dead_letters(

@@ -11,7 +11,6 @@ import pytest
 
 from headrace import App, Delivery, HeadraceError, Room
 from headrace.announcements import Listed
-from headrace.config import ConnectSettings
 from headrace.producer import Durability
 from headrace.redis.connect import Server
 from tests.support import lives
@@ -93,9 +92,8 @@ async def test_an_old_primary_that_was_paused_gets_no_more_writes_when_it_comes_
     sentinels: Sentinels, stream: str, make_app: MakeApp, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """FACTS: for seconds it still calls itself master. Nobody who asks the sentinels believes it."""
-    patience = ConnectSettings.of(command_timeout="1s", connect_timeout="1s")
-    app = make_app(sentinels, connect=patience)
-    idle = Server(sentinels.url, patience).link("idle")
+    app = make_app(sentinels)
+    idle = Server(sentinels.url).link("idle")
     await idle.open()
     victim, _ = await _fail_over(sentinels, stream, app, lambda victim: victim.pause(), capsys)
     victim.cont()

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from redis.exceptions import AskError, MovedError, NoScriptError, ReadOnlyError, ResponseError, TryAgainError
 
 from headrace.errors import Unavailable
 from headrace.redis.calls import Call, Script, as_is
-from headrace.redis.talk import TURNS, Failed, Pause, Send, pack, talk, units
+from headrace.redis.talk import TURNS, Failed, Pause, Send, opening, pack, talk, units
 from headrace.redis.topology import Node
 
 A, B, C = Node("a", 1), Node("b", 1), Node("c", 1)
@@ -140,6 +141,19 @@ def test_what_was_never_sent_goes_to_whoever_took_over() -> None:
     sent, replies = converse([call("XADD", "x")], Promoted(x=A), [refused], [["added"]])
     assert [turn[0].node for turn in sent] == [A, B]
     assert replies == ["added"]
+
+
+def test_a_connection_is_made_to_whoever_took_over() -> None:
+    class Promoted(Route):
+        def lost(self, node: Node) -> None:
+            self.nodes = {"x": B}
+
+    refused = Failed(Unavailable("refused"), sent=False)
+    steps = opening(Promoted(x=A), "x")
+    assert next(steps) == [Send(A, [], [])]
+    assert steps.send([refused]) == [Send(B, [], [])]
+    with pytest.raises(Unavailable):
+        steps.send([refused])
 
 
 def test_what_was_never_sent_is_an_error_while_nobody_took_over() -> None:

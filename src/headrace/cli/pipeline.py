@@ -43,9 +43,9 @@ def pipelines(context: typer.Context) -> None:
 
 @program.command("check")
 def check_file(file: File, url: Url = None, as_json: AsJson = False) -> None:
-    """Say what a pipeline file means, or what is wrong with it. Nothing is run."""
+    """Say what a pipeline file means, or what is wrong with it. Nothing is run, and no Java is needed."""
     pipeline = read_file(file, url, "")
-    need_spark()
+    _need_packages()
     from headrace.spark.pipeline.run import check
 
     address = check(pipeline)
@@ -107,15 +107,19 @@ def _session(pipeline: Pipeline, master: str, remote: str) -> tuple[SparkSession
 
 def need_spark(*, remote: bool = False) -> None:
     """Raise ConfigError, with what to install, where Spark cannot run. A Connect server brings its own Java."""
-    missing = [name for name in ("pyspark", "pyarrow", "numpy") if find_spec(name) is None]
-    if missing:
-        raise ConfigError(f"{missing[0]} is missing: pip install 'headrace[spark]'")
+    _need_packages()
     if remote:
         lacking = [name for name in ("grpc", "grpc_status", "pandas", "zstandard") if find_spec(name) is None]
         if lacking:
             raise ConfigError(f"--remote: {lacking[0]} is missing: pip install 'pyspark[connect]'")
         return
     need_java()
+
+
+def _need_packages() -> None:
+    missing = [name for name in ("pyspark", "pyarrow", "numpy") if find_spec(name) is None]
+    if missing:
+        raise ConfigError(f"{missing[0]} is missing: pip install 'headrace[spark]'")
 
 
 def read_file(file: Path, url: str | None, folder: str) -> Pipeline:

@@ -6,6 +6,7 @@ example at hand it says what is missing and what to do, and leaves this half out
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from headrace.cli.pipeline import need_spark
 from headrace.errors import ConfigError
 
 EXAMPLE: Final = Path("examples/payments/payments.toml")
+BATCH_ROWS: Final = 5_000
 OUTPUT: Final = Path("demo-output")
 
 
@@ -30,10 +32,18 @@ def tables(url: str, journal: Path) -> bool:
     OUTPUT.mkdir()
     print("\nThe same stream as tables, with Spark")
     common = ["--url", url, "--folder", str(OUTPUT / "payments")]
-    if not _headrace("pipeline", "run", str(EXAMPLE), "--once", *common):
+    file = _in_batches()
+    if not _headrace("pipeline", "run", str(file), "--once", *common):
         return False
     page = OUTPUT / "report.html"
-    return _headrace("report", str(EXAMPLE), "--out", str(page), "--journal", str(journal), *common)
+    return _headrace("report", str(file), "--out", str(page), "--journal", str(journal), *common)
+
+
+def _in_batches() -> Path:
+    """The example with smaller batches, so that the report has more than one to show."""
+    file = OUTPUT / EXAMPLE.name
+    file.write_text(re.sub(r"(maxOffsetsPerTrigger = )[0-9_]+", rf"\g<1>{BATCH_ROWS}", EXAMPLE.read_text()))
+    return file
 
 
 def _missing() -> str:

@@ -98,7 +98,7 @@ def _commands(facts: Facts) -> Iterator[Finding]:
     if facts.too_old or can.role == "slave":
         return
     if can.claim:
-        yield Finding(Level.OK, "rescue", "native: one XREADGROUP ... CLAIM reads and takes over")
+        yield Finding(Level.OK, "rescue", "native: XREADGROUP ... CLAIM takes over, ten times a second")
     else:
         yield Finding(Level.OK, "rescue", "the fallback pair: a rescue script every quarter of a lease, and XREADGROUP")
     if not can.ackdel:

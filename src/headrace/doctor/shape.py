@@ -9,7 +9,8 @@ from headrace.errors import HeadraceError
 from headrace.redis import commands
 from headrace.redis.connect import Server
 from headrace.redis.link import Link
-from headrace.redis.routes import BySentinel, InCluster
+from headrace.redis.routes import InCluster
+from headrace.redis.sentinels import BySentinel
 from headrace.redis.topology import Node
 
 

@@ -6,13 +6,13 @@ beside the entry then, and the protocol's lock has calls of its own: ways.py put
 
 from __future__ import annotations
 
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from headrace.goclient.protocol import FIELD, Announcement, GoNames
 from headrace.names import keys_of
 from headrace.redis import commands
 from headrace.redis.calls import Call, Entry, load, text
-from headrace.redis.replies import Move
+from headrace.redis.replies import Move, PendingRow
 from headrace.redis.topology import slot_of
 
 Way = Literal["retry", "release", "unparseable"]
@@ -108,9 +108,15 @@ def requeue(
     return Call((3, *keys, *words), Move.of, _REQUEUE)
 
 
-def pending(seat: Seat, start: str, count: int, min_idle_ms: int = 0, end: str = "+") -> Call[Any]:
+def pending(seat: Seat, start: str, count: int, min_idle_ms: int = 0, end: str = "+") -> Call[list[PendingRow]]:
     keys = keys_of(seat.names.stream)
     return commands.pending_rows(keys, seat.names.group, count, start=start, end=end, min_idle_ms=min_idle_ms)
+
+
+def mine(seat: Seat, start: str) -> Call[list[PendingRow]]:
+    """A page of what is pending for this consumer."""
+    keys = keys_of(seat.names.stream)
+    return commands.pending_rows(keys, seat.names.group, start=start, owner=seat.consumer)
 
 
 def server_ms(seat: Seat) -> Call[int]:

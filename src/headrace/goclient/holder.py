@@ -20,6 +20,7 @@ from headrace.goclient.calls import Said, Seat
 from headrace.goclient.protocol import Announcement
 from headrace.redis.calls import Call
 from headrace.redis.connect import Server
+from headrace.redis.topology import Node
 
 log = logging.getLogger("headrace")
 
@@ -47,6 +48,7 @@ class Holder:
         lost: Callable[[Holding], None],
         failed: Callable[[Exception], None],
     ) -> None:
+        self._server = server
         self._seat = seat
         self._held = held
         self._lost = lost
@@ -82,44 +84,73 @@ class Holder:
             if now - self._pulse_at > STALL_S:
                 continue
             due = [one for one in list(self._held.values()) if now - one.held_at > self._seat.lock_ms / 3000]
+            away: dict[Node | None, HeadraceError] = {}
             try:
                 for at in range(0, len(due), CHUNK):
-                    self._extend(due[at : at + CHUNK], now)
-                self._failing = False
+                    self._extend(due[at : at + CHUNK], now, away)
+                self._report(*away.values())
             except HeadraceError as error:
                 self._report(error)
             except Exception as error:  # noqa: BLE001 - a bug: locks must not run out without a word
                 self._stop.set()
                 self._tell(self._failed, error)
 
-    def _extend(self, chunk: list[Holding], now: float) -> None:
-        held = self._heard(chunk, calls.hold)
+    def _extend(self, chunk: list[Holding], now: float, away: dict[Node | None, HeadraceError]) -> None:
+        """``away``: servers without an answer in this round: not asked again, so that no other lock waits for them."""
+        held = self._heard(chunk, calls.hold, lambda one: self._seat.names.stream, away)
         # The entry first (ways.py): who scans looks at it in the step that would take it away.
         there = [one for one in held if not calls.is_apart(self._seat, one.announcement.stream, one.id)]
         apart = [one for one in held if one not in there]
-        for one in [*there, *(self._heard(apart, calls.lock) if apart else ())]:
+        for one in [*there, *self._heard(apart, calls.lock, self._lock_of, away)]:
             one.held_at = now
 
-    def _heard(self, chunk: list[Holding], make: Callable[[Seat, str, str], Call[Said]]) -> list[Holding]:
-        """Which of them are still mine; of the others it is told."""
-        held = []
+    def _lock_of(self, one: Holding) -> str:
+        return self._seat.names.lock(one.announcement.stream, one.id)
+
+    def _heard(
+        self,
+        asked: list[Holding],
+        make: Callable[[Seat, str, str], Call[Said]],
+        key: Callable[[Holding], str],
+        away: dict[Node | None, HeadraceError],
+    ) -> list[Holding]:
+        """Which of them are still mine by the word of the servers that answer; of what is lost it is told."""
+        by_node: dict[Node | None, list[Holding]] = {}
+        for one in asked:
+            by_node.setdefault(self._server.place(key(one)), []).append(one)
+        held: list[Holding] = []
+        for node, chunk in by_node.items():
+            if node in away:
+                continue
+            try:
+                self._ask(chunk, make, held)
+            except HeadraceError as error:
+                if classify(error) is Verdict.FATAL:
+                    raise
+                away[node] = error
+        return held
+
+    def _ask(self, chunk: list[Holding], make: Callable[[Seat, str, str], Call[Said]], held: list[Holding]) -> None:
+        """One write to one server. Raises if some have no answer; the others have been heard."""
+        failed: HeadraceError | None = None
         answers = self._link.pipe([make(self._seat, one.announcement.stream, one.id) for one in chunk])
         for one, said in zip(chunk, answers, strict=True):
             if isinstance(said, HeadraceError):
-                raise said
-            if said.kind == "ok":
+                failed = said
+            elif said.kind == "ok":
                 held.append(one)
             else:
                 self._tell(self._lost, one)
-        return held
+        if failed is not None:
+            raise failed
 
-    def _report(self, error: HeadraceError) -> None:
-        if classify(error) is Verdict.FATAL:
+    def _report(self, *errors: HeadraceError) -> None:
+        if any(classify(error) is Verdict.FATAL for error in errors):
             self._stop.set()
-            self._tell(self._failed, error)
-        elif not self._failing:
-            self._failing = True
-            log.warning("goclient.holding_waits consumer=%s: %s", self._seat.consumer, error)
+            self._tell(self._failed, errors[0])
+        elif errors and not self._failing:
+            log.warning("goclient.holding_waits consumer=%s: %s", self._seat.consumer, errors[0])
+        self._failing = bool(errors)
 
     def _tell(self, callback: Callable[..., None], *args: object) -> None:
         try:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+import time
 from collections import deque
 from collections.abc import Awaitable, Callable
 
@@ -50,6 +51,7 @@ class Reader:
         self._regroup = regroup
         self._freed = asyncio.Event()
         self._groupless = False  # the server said NOGROUP
+        self._unsure_until = 0.0  # a read's answer did not arrive: until then it may have brought something
         self.unheld: deque[tuple[str, list[bytes]]] = deque()  # read and not yet locked: (id, fields)
         self.blocked = False
         self.stopping = False
@@ -98,14 +100,35 @@ class Reader:
             if not self.stopping:
                 await self._freed.wait()
             return
+        if self._unsure_until:
+            await self._find()
         self.blocked = True
         try:
             read = calls.read(self._seat, min(free, READ_LIMIT), BLOCK_MS)
             entries = await self._link.call(read, wait_ms=BLOCK_MS)
+        except HeadraceError:
+            self._unsure_until = time.monotonic() + BLOCK_MS / 1000
+            raise
         finally:
             self.blocked = False
         self.unheld.extend((raw_id.decode(), fields) for raw_id, fields, *_ in entries)
         await self._take_all()
+
+    async def _find(self) -> None:
+        """What a read brought whose answer did not arrive: pending for me, and not known to me.
+
+        The read may still be blocked over there and bring something to nobody: asked until that is over, too.
+        """
+        after, is_over = "-", time.monotonic() > self._unsure_until
+        while rows := await self._link.call(calls.mine(self._seat, after)):
+            for row in rows:
+                if row.id not in self._held:
+                    entries = await self._link.call(calls.entry(self._seat, row.id))
+                    self.unheld.extend((raw_id.decode(), fields) for raw_id, fields in entries)
+            await self._take_all()
+            after = f"({rows[-1].id}"
+        if is_over:
+            self._unsure_until = 0.0
 
     async def _take_all(self) -> None:
         """Lock what was read. One that fails goes behind the others, and is tried again."""

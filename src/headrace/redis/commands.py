@@ -12,7 +12,6 @@ from typing import Any, Final, NamedTuple
 from headrace.names import Keys
 from headrace.redis.calls import Call, Entry, Wire, nothing, text
 from headrace.redis.replies import (
-    EPOCH_MS,
     ConsumerInfo,
     GroupInfo,
     OwnerInfo,
@@ -27,34 +26,19 @@ NEVER_IDLE_MS: Final = 10**15
 # ── reading ──────────────────────────────────────────────────────────────────────────────────────────
 
 
-def read(
-    keys: Keys, group: str, owner: str, count: int, block_ms: int = 0, claim_ms: int | None = None
-) -> Call[list[Entry]]:
-    """New messages; with ``claim_ms`` (Redis 8.4+) first those idle for so long. ``block_ms`` 0: at once."""
+def read(keys: Keys, group: str, owner: str, count: int, block_ms: int = 0) -> Call[list[Entry]]:
+    """New messages. ``block_ms`` 0: at once."""
     words: list[Wire] = ["XREADGROUP", "GROUP", group, owner, "COUNT", count]
     if block_ms > 0:  # BLOCK 0 would be for ever
         words += ("BLOCK", block_ms)
-    if claim_ms is not None:
-        words += ("CLAIM", claim_ms)
     words += ("STREAMS", keys.stream, ">")
-    return Call(tuple(words), _new if claim_ms is None else _claimed)
+    return Call(tuple(words), _new)
 
 
 def _new(reply: Any) -> list[Entry]:
     if reply is None:
         return []
     return [(id_, fields, 1, 0) for id_, fields in reply[0][1]]
-
-
-def _claimed(reply: Any) -> list[Entry]:
-    """With CLAIM each entry also tells its idle time and its count before this delivery."""
-    if reply is None:
-        return []
-    return [
-        (id_, fields, count + 1, idle_ms if 0 <= idle_ms < EPOCH_MS else 0)
-        for id_, fields, idle_ms, count in reply[0][1]
-        if fields is not None
-    ]
 
 
 def create_group(keys: Keys, group: str, start: str = "0") -> Call[None]:

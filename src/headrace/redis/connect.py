@@ -21,7 +21,8 @@ from headrace.redis import tls
 from headrace.redis.line import Line
 from headrace.redis.lines import Explain
 from headrace.redis.link import Link
-from headrace.redis.routes import BySentinel, InCluster, OneNode
+from headrace.redis.routes import InCluster, OneNode
+from headrace.redis.sentinels import BySentinel
 from headrace.redis.subscription import Subscription
 from headrace.redis.synclink import SyncLink
 from headrace.redis.topology import Node, slot_of

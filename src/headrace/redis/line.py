@@ -7,7 +7,7 @@ nothing of calls, scripts or other servers: that is the link's business.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from redis.exceptions import RedisError, ResponseError
@@ -43,11 +43,12 @@ def greeted(replies: Sequence[Any]) -> int:
 class Line:
     """An asyncio connection."""
 
-    __slots__ = ("client_id", "connection")
+    __slots__ = ("client_id", "connection", "loaded")
 
     def __init__(self, connection: Any) -> None:
         self.connection = connection
         self.client_id = 0
+        self.loaded: set[str] = set()  # digests of scripts that were sent over it in full
 
     @property
     def is_open(self) -> bool:
@@ -62,15 +63,21 @@ class Line:
         if hello:
             self.client_id = greeted(await self.exchange(hello))
 
-    async def exchange(self, packed: list[bytes]) -> list[Any]:
-        """Send, and read as many replies as were sent; an error reply is an error object in its place."""
+    async def exchange(self, packed: list[bytes], at_last: Callable[[], None] | None = None) -> list[Any]:
+        """Send, and read as many replies as were sent; an error reply is an error object in its place.
+
+        ``at_last`` is called when all have come but the last one.
+        """
         if not packed:
             return []
         connection = self.connection
         await connection.send_packed_command(packed, check_health=False)
         points.reached("link.sent")
         replies: list[Any] = []
-        for _ in packed:
+        last = len(packed) - 1 if at_last is not None else -1
+        for at in range(len(packed)):
+            if at == last and at_last is not None:
+                at_last()
             try:
                 replies.append(await connection.read_response(disable_decoding=True))
             except ResponseError as error:

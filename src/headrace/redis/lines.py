@@ -16,7 +16,7 @@ from headrace.errors import HeadraceError, MissingRight
 from headrace.redis.calls import Call, Script
 from headrace.redis.faults import translate
 from headrace.redis.line import Line, SyncLine, greeting
-from headrace.redis.talk import Failed, Route, Send, Step, packed, talk
+from headrace.redis.talk import Failed, Route, Send, Step, ahead, packed, talk
 from headrace.redis.topology import Node
 
 T = TypeVar("T")
@@ -119,23 +119,24 @@ class Lines(Generic[AnyLine]):
         return self._route.moves
 
     def _talk(
-        self, calls: Sequence[Call[Any]], begun: tuple[Send, list[Any] | Failed] | None = None
+        self, calls: Sequence[Call[Any]], begun: tuple[Send, list[Any] | Failed] | None = None, *, blocks: bool = False
     ) -> Generator[Step, Any, list[Any]]:
         """A conversation that waits no longer than an answer may take."""
-        return talk(calls, self._route, self._at, begun, patience_s=self._timeout_s)
+        return talk(calls, self._route, self._at, begun, patience_s=self._timeout_s, blocks=blocks)
 
     @property
     def _line(self) -> AnyLine | None:
         return None if self.node is None else self._lines.get(self.node)
 
-    def _plainly(self, calls: Sequence[Call[Any]]) -> Send | None:
+    def _plainly(self, calls: Sequence[Call[Any]], *, blocks: bool = False) -> Send | None:
         """The one write that is nearly always all there is. None: several servers, or nobody knows which."""
         if not self._one or any(call.at is not None for call in calls):
             return None
         node = self._route.settled(self._at)
         if node is None:
             return None
-        return Send(node, [packed(call) for call in calls], list(range(len(calls))))
+        of = list(range(len(calls)))
+        return Send(node, [packed(call) for call in calls], of, ahead=ahead(calls, of) if blocks else ())
 
     def _begun(self) -> None:
         """There is a new connection, or another server: whoever counts on the leases' clock has to wait."""

@@ -81,6 +81,21 @@ class Rescue(NamedTuple):
         return cls(taken, _texts(trimmed), cursor.decode(), cursor == b"late", server_ms)
 
 
+class TakenOver(NamedTuple):
+    """What XREADGROUP CLAIM brought: idle ones first, then new ones."""
+
+    entries: list[Entry]
+    late: bool  # came after its deadline and did nothing
+    server_ms: int
+
+    @classmethod
+    def of(cls, reply: list[Any]) -> TakenOver:
+        """With CLAIM each entry also tells its idle time and its count before this delivery."""
+        word, rows, server_ms = reply
+        entries = [(id_, fields, int(count) + 1, _idle(ms)) for id_, fields, ms, count in rows if fields is not None]
+        return cls(entries, word == b"late", server_ms)
+
+
 class Mine(NamedTuple):
     taken: list[Entry]
     trimmed: list[str]

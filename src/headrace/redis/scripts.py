@@ -36,6 +36,7 @@ _BURY = load("bury")
 _RENEW = load("renew")
 _RENEW_OWNER = load("renew_owner")
 _RESCUE = load("rescue")
+_TAKE_OVER = load("take_over")
 _MINE = load("mine")
 _DUE = load("due")
 _LOOK = load("look")
@@ -226,6 +227,14 @@ def rescue(
     return Call(words, replies.Rescue.of, _RESCUE)
 
 
+def take_over(
+    keys: Keys, group: str, owner: str, lease_ms: int, count: int = 100, deadline_ms: int = 0
+) -> Call[replies.TakenOver]:
+    """The same with XREADGROUP CLAIM (Redis 8.4+), and new messages behind it."""
+    words = (1, keys.stream, group, owner, lease_ms, min(count, BATCH_LIMIT), deadline_ms)
+    return Call(words, replies.TakenOver.of, _TAKE_OVER)
+
+
 def mine(keys: Keys, group: str, owner: str, limit: int, known: Sequence[bytes]) -> Call[replies.Mine]:
     """What the server says an owner holds and it does not know. Counts stay: no attempt is burnt."""
     return Call((1, keys.stream, group, owner, limit, *known), replies.Mine.of, _MINE)
@@ -271,6 +280,7 @@ class TakeBatch:
     most: int = BATCH_LIMIT
     most_new: int | None = None  # None: as many as ``most``
     lease_ms: int = 0  # 0: nothing is taken over
+    until_ms: int = 0  # server time after which nothing is taken over; 0: there is none
     max_attempts: int = 5
     mode: Literal["", "alone", "mark"] = ""
     prefix: str = "_"
@@ -283,7 +293,7 @@ def take_batch(keys: Keys, group: str, owner: str, wanted: TakeBatch) -> Call[re
         *(group, waiting_group(group), owner, wanted.batch, wanted.page),
         *(min(wanted.most, BATCH_LIMIT), wanted.most if wanted.most_new is None else wanted.most_new),
         *(wanted.lease_ms, wanted.max_attempts, crash_delay_ms(wanted.max_attempts - 1, wanted.max_attempts)),
-        *(wanted.mode, wanted.prefix, MARK_S),
+        *(wanted.mode, wanted.prefix, MARK_S, wanted.until_ms),
     )
     return Call((len(names), *names, *words), replies.TakenBatch.of, _TAKE_BATCH)
 

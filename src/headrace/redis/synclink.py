@@ -13,7 +13,7 @@ from headrace.redis.calls import Call
 from headrace.redis.faults import translate
 from headrace.redis.line import SyncLine
 from headrace.redis.lines import Lines, is_plain, values
-from headrace.redis.talk import Ask, Failed, Send, Step
+from headrace.redis.talk import Ask, Failed, Send, Step, opening
 from headrace.redis.topology import Node
 
 T = TypeVar("T")
@@ -24,11 +24,7 @@ class SyncLink(Lines[SyncLine]):
     """Of one thread, and opened by its first call."""
 
     def open(self) -> None:
-        node = self._drive(self._route.node(self._at or None))
-        answer = self._send(Send(node, [], []))
-        if isinstance(answer, Failed):
-            self._route.lost(node)
-            raise answer.error
+        self._drive(opening(self._route, self._at or None))
 
     def call(self, call: Call[T]) -> T:
         (value,) = self.pipe((call,))
@@ -56,11 +52,7 @@ class SyncLink(Lines[SyncLine]):
 
     def ready(self, key: Any) -> Any:
         """The open connection of redis-py to the server that holds a key, for who reads its socket (spark/wire.py)."""
-        node = self._drive(self._route.node(self._at or key))
-        answer = self._send(Send(node, [], []))
-        if isinstance(answer, Failed):
-            self._route.lost(node)
-            raise answer.error
+        node = self._drive(opening(self._route, self._at or key))
         return self._lines[node].connection
 
     def _drive(self, steps: Generator[Step, Any, Result]) -> Result:
@@ -111,7 +103,8 @@ class SyncLink(Lines[SyncLine]):
     def _ask(self, ask: Ask) -> list[Any] | HeadraceError:
         line = SyncLine(self._dial(ask.node, sentinel=ask.sentinel))
         if ask.within_s is not None:
-            line.connection.socket_timeout = line.connection.socket_connect_timeout = ask.within_s
+            limit_s = min(ask.within_s, self._timeout_s)
+            line.connection.socket_timeout = line.connection.socket_connect_timeout = limit_s
         try:
             line.connect([])
             return line.exchange(ask.packed)

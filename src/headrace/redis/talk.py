@@ -22,7 +22,7 @@ import hiredis
 from redis.exceptions import NoScriptError, ReadOnlyError, TryAgainError
 
 from headrace.errors import HeadraceError, Unavailable
-from headrace.redis.calls import Call, Wire
+from headrace.redis.calls import Call, Script, Wire
 from headrace.redis.topology import Node, redirection
 
 pack: Callable[[tuple[Wire, ...]], bytes] = hiredis.pack_command  # type: ignore[assignment]  # its stub says 1-tuple
@@ -39,6 +39,8 @@ class Send(NamedTuple):
     packed: list[bytes]
     of: list[int]
     passing: bool = False  # this node was named for these calls alone (ASK): the next ones go elsewhere again
+    aimed: bool = False  # the caller named this node, whatever it is
+    ahead: tuple[Script, ...] = ()  # what the node must know first: their calls stand before one that may block
 
     def add(self, words: bytes, index: int = -1) -> None:
         """One more command, of the call with this index; -1: it only prepares the next one."""
@@ -86,6 +88,9 @@ class Route(Protocol):
     def masters(self) -> Steps:
         """Generator: all nodes that hold keys."""
 
+    def serves(self, node: Node) -> bool:
+        """Whether a node is a master, as far as is known without asking."""
+
     def moved(self, slot: int, node: Node) -> None:
         """A server said that the slot is somewhere else."""
 
@@ -105,13 +110,16 @@ def talk(
     at: str = "",
     begun: tuple[Send, list[Any] | Failed] | None = None,
     patience_s: float = math.inf,
+    *,
+    blocks: bool = False,
 ) -> Generator[Step, Any, list[Any]]:
     """Send calls until each has a reply: raw, an error reply, or Failed. ``at``: all of them go where this key is.
 
     ``begun`` is a first turn that has been done already, with its answer. No more than ``patience_s`` is spent waiting
-    between turns: a thread that renews leases must not stand before a slot that is half moved.
+    between turns: a thread that renews leases must not stand before a slot that is half moved. ``blocks``: the server
+    may block on the last call, so that nothing before it may have to be sent again.
     """
-    talked = _Talk(calls, route, at)
+    talked = _Talk(calls, route, at, blocks=blocks)
     left = list(range(len(calls)))
     waited_s = 0.0
     for turn in range(TURNS):
@@ -132,10 +140,24 @@ def talk(
     return talked.given_up(left)
 
 
+def opening(route: Route, key: Any) -> Generator[Step, Any, Node]:
+    """Connect to the node that holds a key, or to whoever has taken over from it. Raises what failed."""
+    node: Node = yield from route.node(key)
+    while True:
+        (answer,) = yield [Send(node, [], [])]
+        if not isinstance(answer, Failed):
+            return node
+        route.lost(node)
+        before, node = node, (yield from route.node(key))
+        if node == before:
+            raise answer.error
+
+
 class _Talk:
     """What is known in the middle of a conversation."""
 
-    def __init__(self, calls: Sequence[Call[Any]], route: Route, at: str) -> None:
+    def __init__(self, calls: Sequence[Call[Any]], route: Route, at: str, *, blocks: bool) -> None:
+        self._blocks = blocks
         self._calls = calls
         self._route = route
         self._leaders = units(calls) if route.moves else list(range(len(calls)))
@@ -175,7 +197,7 @@ class _Talk:
                 continue
             if self._failed.get(index) == node:
                 continue  # nobody has taken over from it yet: what failed is the answer
-            send = sends.setdefault(node, Send(node, [], [], passing=index in self._asked))
+            send = sends.setdefault(node, Send(node, [], [], index in self._asked, isinstance(key, Node)))
             script = call.script
             if (index, node) in self._unloaded and script is not None and (node, script.sha) not in loading:
                 loading.add((node, script.sha))
@@ -183,6 +205,8 @@ class _Talk:
             if index in self._asked and self._asks(index):
                 send.add(ASKING)
             send.add(packed(call), index)
+        if self._blocks:
+            return [send._replace(ahead=ahead(self._calls, send.of)) for send in sends.values()]
         return list(sends.values())
 
     def again(self, sends: Sequence[Send], answers: Sequence[list[Any] | Failed]) -> list[int]:
@@ -246,6 +270,11 @@ class _Talk:
             return False
         self.slow = True
         return True
+
+
+def ahead(calls: Sequence[Call[Any]], of: Sequence[int]) -> tuple[Script, ...]:
+    """The scripts of all but the last of these calls."""
+    return tuple({calls[at].script: None for at in of[:-1] if at >= 0 and calls[at].script is not None})  # type: ignore[misc]
 
 
 def units(calls: Sequence[Call[Any]]) -> list[int]:

@@ -9,7 +9,6 @@ offset alone.
 from __future__ import annotations
 
 import json
-import logging
 import secrets
 import time
 from collections.abc import Mapping
@@ -18,9 +17,9 @@ from typing import Final
 
 from headrace.redis.calls import Call, as_is, text
 from headrace.spark.arrivals import FEW, Arrivals
-from headrace.spark.counting import Top, begin, count_after, counted
+from headrace.spark.counting import Top, begin, count_after
 from headrace.spark.keyspace import Streams
-from headrace.spark.loss import REWOUND, Loss, judge, lost_error
+from headrace.spark.losses import Losses
 from headrace.spark.mirror import Mirror
 from headrace.spark.offsets import START, ZERO, Offset, Position, before_ms, parse_id
 from headrace.spark.plan import Range, Share, water_fill
@@ -32,8 +31,6 @@ from headrace.spark.tally import collect
 from headrace.spark.wire import Wire
 
 SWEEP_S: Final = 10.0  # how often all are looked at in any case: a stream that was rewound has no news
-
-log = logging.getLogger("headrace.spark")
 
 
 @dataclass(slots=True)
@@ -61,7 +58,8 @@ class Admission:
         self._plans: dict[str, Plan] = {}
         self._tops: dict[str, Position] = {}
         self._swept_at = self._batch_at = time.monotonic()
-        self._unread: dict[str, list[Loss]] = {}  # found after a batch was planned: counted with the next one
+        self._served = ""  # the last stream that had its turn in a batch too small for all
+        self._losses = Losses(fail=settings.fail_on_loss)
         self._token = secrets.token_hex(6)
         self._reading: tuple[str, str, list[str]] | None = None  # the batch that tasks read: end, name, its streams
 
@@ -88,24 +86,21 @@ class Admission:
         positions = self._positions(start)
         news = self._news(positions)
         seen = looks(self._wire.link, {key: positions[key].id for key in positions if key in news or key in gone})
-        begun = self._settle(positions, seen, gone)
-        seen |= looks(self._wire.link, {key: begin(one).id for key, one in begun.items() if one.after is not None})
         tops = {key: self._top(key, look) for key, look in seen.items()}
+        begun = self._losses.settle(positions, seen, tops, gone)
+        again = looks(self._wire.link, {key: begin(one).id for key, one in begun.items() if one.after is not None})
+        seen |= again
+        tops |= {key: self._top(key, look) for key, look in again.items()}
         self._tops.update((key, Position(top.id, top.n)) for key, top in tops.items())
         ends, marks = self._admit(begun, seen, tops, limit)
-        for key, position in begun.items():
-            if position != positions[key]:  # a loss was counted: that must be written down even without rows
-                ends.setdefault(key, position)
+        self._losses.write_down(positions, begun, ends)
         if not ends:
             return start
-        for key in begun:
-            self._unread.pop(key, None)  # written down with this end
         if self._mirror is not None:
             fresh = [key for key in ends if key not in start.streams or positions[key].id == ZERO]
             self._mirror.make(self._wire.link, {key: positions[key] for key in fresh})
-        carried = {key: replace(position, after=None) for key, position in start.streams.items()}
+        carried = {key: position.carried() for key, position in start.streams.items()}
         end = Offset({**carried, **ends}, group=self._settings.group if self._mirror else None)
-        self._batch_at = time.monotonic()
         self._remember(start, end, begun, seen, marks)
         return end
 
@@ -117,7 +112,7 @@ class Admission:
             keys |= start.streams.keys()
         if self._targets is not None:  # what appears during such a run belongs to the next one
             keys &= self._targets.keys() | start.streams.keys()
-        return {key: replace(start.streams.get(key, START), after=None) for key in sorted(keys)}
+        return {key: start.streams.get(key, START).carried() for key in sorted(keys)}
 
     def _publish(self, start: Offset) -> set[str]:
         """Show what is committed. Answers the streams whose group has gone, which had one."""
@@ -148,23 +143,6 @@ class Admission:
             return set(positions)
         return news
 
-    def _settle(
-        self, positions: Mapping[str, Position], seen: Mapping[str, Look], gone: set[str]
-    ) -> dict[str, Position]:
-        """The positions to go on from: those given, except where something was lost and that is allowed."""
-        begun: dict[str, Position] = {}
-        for key, look in seen.items():
-            position = positions[key]
-            loss = REWOUND if key in gone else judge(position, look)
-            if loss and self._settings.fail_on_loss:
-                raise lost_error(key, position.id, loss)
-            if loss:
-                log.warning("spark.lost stream=%s after=%s kind=%s lost=%s", key, position.id, loss.kind, loss.lost)
-            for one in (loss, *self._unread.get(key, ())):
-                position = counted(position, one) if one else position
-            begun[key] = position
-        return begun
-
     def _top(self, key: str, look: Look) -> Top:
         """Where this run may read to in a stream."""
         top = Top(look.state.last_id, look.state.added)
@@ -190,7 +168,7 @@ class Admission:
         total = sum(part.rows for part in waiting.values())
         if self._hold_back(waiting):
             return ends, marks
-        shares = water_fill({key: part.rows for key, part in waiting.items()}, limit if limit is not None else total)
+        shares = self._share(waiting, limit if limit is not None else total)
         step = self._planner.step(min(total, limit or total), len(waiting))
         for key, part in waiting.items():
             if shares[key] >= part.rows:
@@ -200,10 +178,17 @@ class Admission:
                 n = bounds[key].n if scan.last_id == bounds[key].id else count_after(begun[key], seen[key], scan.rows)
                 ends[key] = begun[key].at(scan.last_id, n)
                 marks[key] = scan.marks
-                waiting[key] = replace(part, rows=scan.rows)
             if key in ends and begun[key].after is not None:
                 ends[key] = replace(ends[key], after=begun[key].after)
         return ends, marks
+
+    def _share(self, waiting: Mapping[str, Range], limit: int) -> dict[str, int]:
+        shares = water_fill({key: part.rows for key, part in waiting.items()}, limit, self._served)
+        if waiting:
+            self._batch_at = time.monotonic()
+        if limit < len(waiting):
+            self._served = [key for key, rows in shares.items() if rows][-1]
+        return shares
 
     def _within_span(self, key: str, position: Position, look: Look, top: Top) -> Top:
         """Bound the stream's own time: an id is a timestamp, so the last entry in time is one command away."""
@@ -265,8 +250,7 @@ class Admission:
         """A batch is committed: what its tasks have lost is counted with the next one."""
         if self._reading is None or self._settings.fail_on_loss or self._reading[0] != _told(start):
             return
-        for key, losses in collect(self._wire.link, *self._reading[1:]).items():
-            self._unread.setdefault(key, []).extend(losses)
+        self._losses.found(collect(self._wire.link, *self._reading[1:]))
         self._reading = None
 
     def _planned(self, start: Offset, end: Offset) -> list[Share]:
@@ -281,12 +265,7 @@ class Admission:
         seen = looks(self._wire.link, {key: begin(position).id for key, position in begun.items()})
         ranges = []
         for key, position in begun.items():
-            loss = judge(begin(position), seen[key])
-            if loss and self._settings.fail_on_loss:
-                raise lost_error(key, position.id, loss)
-            if loss and not end.streams[key].unknown and not end.streams[key].lost:
-                log.warning("spark.lost stream=%s after=%s kind=%s lost=%s", key, position.id, loss.kind, loss.lost)
-                self._unread[key] = [loss]
+            self._losses.found_again(key, start.streams.get(key, START), end.streams[key], seen[key])
             top = Top(end.streams[key].id, end.streams[key].n)
             part = range_of(key, begin(position), top, seen[key])
             ranges += [part] if part is not None else []

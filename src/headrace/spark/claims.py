@@ -9,20 +9,21 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from headrace.errors import NoGroup
-from headrace.names import DEAD_LETTERS_SUFFIX, Keys, keys_of
+from headrace.names import DEAD_LETTERS_SUFFIX, Keys
 from headrace.policy import spread
 from headrace.redis import commands, scripts
 from headrace.redis.calls import Wire
 from headrace.redis.replies import PendingRow
 from headrace.spark.arrivals import Arrivals
-from headrace.spark.keyspace import find_streams
+from headrace.spark.keyspace import find_streams, known_keys
 from headrace.spark.loss import Loss
 from headrace.spark.source_options import SourceSettings
-from headrace.spark.taking import Taking
+from headrace.spark.taking import Overdue, Taking
 from headrace.spark.tally import collect
 from headrace.spark.told import starting_ids
 
 ACK_PAGE: Final = 500
+NOTHING: Final = Overdue(0, {})
 DUE_MS: Final = 200  # how often what waits is looked at, as every worker does
 
 log = logging.getLogger("headrace.spark")
@@ -43,6 +44,7 @@ class Claims:
         self._looked_at = 0.0
         self._budget: dict[str, int] | None = None  # with AvailableNow: new messages left to this run
         self._rescue_at = 0.0
+        self._skipped: set[str] = set()  # streams under the pattern whose names are none of ours
 
     @property
     def streams(self) -> list[Keys]:
@@ -86,7 +88,7 @@ class Claims:
         found = find_streams(self._link, self._settings)
         if self._settings.pattern is not None:  # dead letters are nobody's work, unless they are named
             found = tuple(stream for stream in found if not stream.endswith(DEAD_LETTERS_SUFFIX))
-        self._keys, self._looked_at = [keys_of(stream) for stream in found], time.monotonic()
+        self._keys, self._looked_at = known_keys(found, self._settings, self._skipped), time.monotonic()
         return self._keys
 
     # ── a batch that is committed ──
@@ -94,16 +96,20 @@ class Claims:
     def end(self, owner: str) -> None:
         """End the deliveries of a committed batch. Those that others took over meanwhile are theirs, and said so."""
         for keys in self._now():
-            for page in self._pages(keys, owner):
-                self._bury_exhausted(keys, owner, page)
-                pairs = [(row.id.encode(), row.count) for row in page if row.count <= self._settings.max_attempts]
-                words = self._link.call(scripts.ack(keys, self._group, owner, pairs)) if pairs else []
-                taken = sum(word.kind != "ok" for word in words)
-                if taken:
-                    log.warning(
-                        "spark.taken stream=%s group=%s owner=%s count=%d", keys.stream, self._group, owner, taken
-                    )
-            self._link.call(scripts.remove_owner(keys, self._group, owner))
+            try:
+                self._end_in(keys, owner)
+            except NoGroup as error:
+                self._look_again(error)
+
+    def _end_in(self, keys: Keys, owner: str) -> None:
+        for page in self._pages(keys, owner):
+            self._bury_exhausted(keys, owner, page)
+            pairs = [(row.id.encode(), row.count) for row in page if row.count <= self._settings.max_attempts]
+            words = self._link.call(scripts.ack(keys, self._group, owner, pairs)) if pairs else []
+            taken = sum(word.kind != "ok" for word in words)
+            if taken:
+                log.warning("spark.taken stream=%s group=%s owner=%s count=%d", keys.stream, self._group, owner, taken)
+        self._link.call(scripts.remove_owner(keys, self._group, owner))
 
     def lost(self, owner: str) -> dict[str, list[Loss]]:
         """What the tasks of a committed batch have lost, by stream."""
@@ -118,36 +124,67 @@ class Claims:
         """
         try:
             taking = self._claimed(token, batch, most)
-            if not taking.found and self._news(taking):
+            if not taking.found and (self._news(taking) or self._wait_for_the_dead()):
                 taking = self._claimed(token, batch, most)
-        except NoGroup:
-            if self._settings.pattern is None:
-                raise
-            self._looked_at = 0.0  # a stream that the pattern found has gone
+            for keys in taking.found:
+                for page in self._pages(keys, taking.owner):
+                    self._bury_exhausted(keys, taking.owner, page)
+        except NoGroup as error:
+            self._look_again(error)
             return False
-        for keys in taking.found:
-            for page in self._pages(keys, taking.owner):
-                self._bury_exhausted(keys, taking.owner, page)
         return bool(taking.found)
+
+    def _look_again(self, error: NoGroup) -> None:
+        """A stream that a pattern found may go: the pattern is looked up again. One that was named may not."""
+        if self._settings.pattern is None:
+            raise error
+        log.warning("spark.gone group=%s error=%s", self._group, error)
+        self._looked_at = 0.0
 
     def _claimed(self, token: str, batch: int, most: int) -> Taking:
         taking = Taking(self._link, self._settings, self._budget, token, batch)
-        taking.run(self._now(), most, self._rescue_after())
+        taking.run(self._now(), most, self._overdue())
         return taking
 
-    def _rescue_after(self) -> int:
-        """The group's longest lease when it is time to look for dead owners, four times a lease; else 0.
+    def _overdue(self) -> Overdue:
+        """What the dead left is taken over when it is time to look for it, four times a lease.
 
-        Not within half a lease of a connect: a server that was away counted its absence as idle time, and those who
-        are alive must get to renew first (ADR 3).
+        Not within half a lease of a connect, or of an answer that came late: a server that was away counted its absence
+        as idle time, and those who are alive must get to renew first (ADR 3, 15).
         """
+        begun = time.monotonic()
+        if begun < max(self._rescue_at, self._rescue_from):
+            return NOTHING
+        lease_ms, server_ms = self._leases()
         now = time.monotonic()
-        if now < max(self._rescue_at, self._link.connected_at + self._settings.lease_ms / 2000):
-            return 0
-        told = [self._link.call(scripts.stay(keys, self._group, "spark", "none")) for keys in self._now()]
-        lease_ms = max([self._settings.lease_ms, *(one.lease_ms for one in told)])
+        if (now - begun) * 1000 > lease_ms / 4:
+            self._rescue_at = now + lease_ms / 2000
+            return NOTHING
         self._rescue_at = now + spread(lease_ms // 4, random.random()) / 1000
-        return lease_ms
+        return Overdue(lease_ms, {stream: ms + lease_ms // 4 for stream, ms in server_ms.items()})
+
+    @property
+    def _rescue_from(self) -> float:
+        return self._link.connected_at + self._settings.lease_ms / 2000
+
+    def _leases(self) -> tuple[int, dict[str, int]]:
+        """The group's longest lease, and what time it is at each stream."""
+        told = {keys.stream: self._link.call(scripts.stay(keys, self._group, "spark", "none")) for keys in self._now()}
+        longest_ms = max([self._settings.lease_ms, *(one.lease_ms for one in told.values())])
+        return longest_ms, {stream: one.server_ms for stream, one in told.items()}
+
+    def _wait_for_the_dead(self) -> bool:
+        """Whether it is time to look for dead owners once more: a run to an end does not leave out what they held, so
+        it waits until it may."""
+        if self._budget is None:
+            return False
+        lease_ms, _ = self._leases()
+        idle = (commands.pending_rows(keys, self._group, 1, min_idle_ms=lease_ms) for keys in self._now())
+        if not any(self._link.call(one) for one in idle):
+            return False
+        time.sleep(max(0.0, self._rescue_from - time.monotonic()))
+        self._rescue_at = 0.0
+        return True
 
     def _news(self, taking: Taking) -> bool:
         """Wait inside the server for new messages, no longer than until something is due."""
@@ -158,11 +195,12 @@ class Claims:
 
     def held(self, owner: str) -> dict[str, list[str]]:
         """The ids of a batch by stream, without those that were tried too often."""
-        most = self._settings.max_attempts
-        found = {
-            keys.stream: [row.id for page in self._pages(keys, owner) for row in page if row.count <= most]
-            for keys in self._now()
-        }
+        most, found = self._settings.max_attempts, dict[str, list[str]]()
+        for keys in self._now():
+            try:
+                found[keys.stream] = [row.id for page in self._pages(keys, owner) for row in page if row.count <= most]
+            except NoGroup as error:
+                self._look_again(error)
         return {stream: ids for stream, ids in found.items() if ids}
 
     # ── steps ──

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from headrace.spark.loss import Loss
+from headrace.spark.loss import NONE, Loss
 from headrace.spark.offsets import ZERO, Position, parse_id
 from headrace.spark.state import Look
 
@@ -23,10 +23,27 @@ def begin(position: Position) -> Position:
 
 
 def counted(position: Position, loss: Loss) -> Position:
+    """A position with a loss more. A stream that was rewound is read from its beginning, and was rewound once."""
+    if loss.kind == "rewound" and position.after is not None:
+        return position
     lost, unknown = position.lost + (loss.lost or 0), position.unknown + (loss.lost is None)
     if loss.kind == "rewound":
         return Position(ZERO, None, ZERO, lost, unknown)
     return replace(position, lost=lost, unknown=unknown)
+
+
+def lost_up_to(loss: Loss, start: Position, look: Look, top: Top) -> Loss:
+    """The part of a loss that lies before a top. The rest is found again from there, and must not count twice."""
+    state = look.state
+    all_before = state.first_id is not None and parse_id(state.first_id) <= parse_id(top.id)
+    if loss.kind != "trimmed" or all_before or parse_id(top.id) >= state.last:
+        return loss
+    if parse_id(top.id) <= start.number:
+        return NONE
+    if loss.lost is None or top.n is None or start.n is None:
+        return loss
+    lost = min(loss.lost, top.n - start.n)
+    return Loss("trimmed", lost) if lost > 0 else NONE
 
 
 def rows_up_to(start: Position, look: Look, top: Top) -> tuple[int, bool]:

@@ -21,7 +21,7 @@ from pyspark.sql.types import StructType
 
 from headrace.errors import ConfigError, HeadraceError
 from headrace.spark import NAME
-from headrace.spark.workers import LOADING, PUSHING, runs
+from headrace.spark.workers import LOADING, runs
 
 if TYPE_CHECKING:
     from headrace.spark.source_options import SourceSettings
@@ -105,10 +105,8 @@ class RedisStreams(DataSource):
             from headrace.spark.tables import TableReader
 
             return TableReader(settings, schema)
-        if runs(PUSHING):  # elsewhere Spark refuses a reader that takes filters
-            from headrace.spark.filters import FilteredReader
-
-            return FilteredReader(settings, schema)
+        # One that takes filters is never given: all that is derived from one load() shares the last filter that was
+        # pushed, and would leave out rows that another part of the same query wants.
         from headrace.spark.source import BatchReader
 
         return BatchReader(settings, schema)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import time
+from collections.abc import Iterable
 from typing import Any, Final, Protocol
 
 from headrace.errors import ConfigError, NameRefused
-from headrace.names import keys_of
+from headrace.names import Keys, keys_of
+from headrace.options import shown
 from headrace.partitions import Partitions
 from headrace.redis import commands
 from headrace.redis.calls import Call, as_is
@@ -14,6 +17,8 @@ from headrace.redis.synclink import SyncLink
 from headrace.spark.source_options import STREAMS_LIMIT, SourceSettings
 
 SCAN_COUNT: Final = 2_000
+
+log = logging.getLogger("headrace.spark")
 
 
 class Asking(Protocol):
@@ -36,6 +41,22 @@ def find_streams(link: SyncLink, settings: SourceSettings) -> tuple[str, ...]:
             if len(found) > STREAMS_LIMIT:
                 raise ConfigError(f"streamsPattern finds more than {STREAMS_LIMIT:,} streams: make it narrower")
     return tuple(sorted(map(_as_name, found)))
+
+
+def known_keys(streams: Iterable[str], settings: SourceSettings, told: set[str] | None = None) -> list[Keys]:
+    """The keys beside streams. One that a pattern found is left out if none can be made from its name; that is said,
+    unless it was ``told`` before. One that was named itself is refused."""
+    if settings.pattern is None:
+        return [keys_of(stream) for stream in streams]
+    found, told = [], set() if told is None else told
+    for stream in streams:
+        try:
+            found.append(keys_of(stream))
+        except NameRefused as error:
+            if stream not in told:
+                log.warning("spark.skipped stream=%s error=%s", shown(stream), error)
+            told.add(stream)
+    return found
 
 
 def _parts(link: SyncLink, stream: str) -> tuple[str, ...]:

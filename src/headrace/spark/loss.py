@@ -10,9 +10,11 @@ The rules, in the order they are asked:
 3. It is gone, and nothing is left: lost is what was added since.
 4. It is gone, and the first entry lies above it: lost is what was added since and is not there. Below zero: rewound.
 5. It is gone, entries before it are there, and no deletion reached it: rewound.
-6. The count at the position is not known: whatever 3 and 4 would have counted is unknown.
+6. The count at the position is not known: whatever 3 and 4 would have counted is unknown. Where nothing was ever
+   removed, the entry at the position was in another stream: rewound.
 
-A position at 0-0 with no count stands for "whatever is there" and loses nothing.
+A position at 0-0 with no count stands for "whatever is there" and loses nothing. An id that a user chose need not be
+that of an entry: that it is not there says something only where entries were removed.
 """
 
 from __future__ import annotations
@@ -82,7 +84,9 @@ def _behind(start: Position, look: Look) -> Loss:
     """The position lies before everything that is left."""
     state = look.state
     if start.n is None or state.added is None:  # 6
-        return NONE if state.untouched else Loss("trimmed", None)
+        if state.untouched:
+            return NONE if start.told else REWOUND
+        return Loss("trimmed", None)
     lost = state.added - start.n - state.length
     if lost < 0:
         return REWOUND
@@ -92,11 +96,11 @@ def _behind(start: Position, look: Look) -> Loss:
 def _beside(start: Position, look: Look, deleted_above: bool) -> Loss:
     """Entries before the position are left, but not the one at it."""
     state = look.state
-    if start.n is None or state.max_deleted is None:
+    if start.told or state.max_deleted is None:
         return NONE  # an id that a user chose, or a server that does not tell
     if parse_id(state.max_deleted) < start.number:
         return REWOUND
-    return Loss("deleted", None) if deleted_above else NONE
+    return Loss("deleted", None) if deleted_above and start.n is not None else NONE
 
 
 def _fewer(added: int | None, n: int | None) -> bool:

@@ -8,8 +8,9 @@ comes to rest. So every offset is written here, sorted and complete:
 A position means: everything up to and including ``id`` is behind it. ``n`` is the stream's entries-added counter at
 that point, from which lag and losses follow without a scan; null where it is not known. Written only when they say
 something: ``after`` (the batch that ends here starts at this id, because the stream was rewound), ``lost`` and
-``unknown`` (rows lost so far, and how often their number was not to be had), ``group`` (the mirror group has been
-made) and ``pin`` (a starting point still to be pinned by an empty first batch).
+``unknown`` (rows lost so far, and how often their number was not to be had), ``late`` (how many of them the batch
+before lost, counted only with this end), ``told`` (an id that a user chose and no entry is known to have had),
+``group`` (the mirror group has been made) and ``pin`` (a starting point still to be pinned by an empty first batch).
 """
 
 from __future__ import annotations
@@ -63,6 +64,8 @@ class Position:
     after: str | None = None
     lost: int = 0
     unknown: int = 0
+    told: bool = False
+    late: int = 0
 
     @property
     def number(self) -> Id:
@@ -70,14 +73,22 @@ class Position:
 
     def at(self, id_: str, n: int | None) -> Position:
         """Further on, with the losses counted so far."""
-        return replace(self, id=id_, n=n, after=None)
+        return replace(self, id=id_, n=n, after=None, told=False)
+
+    def carried(self) -> Position:
+        """As the next batch finds it: without what is about the one that ended here."""
+        return replace(self, after=None, late=0)
 
     def as_json(self) -> dict[str, Any]:
         told: dict[str, Any] = {} if self.after is None else {"after": self.after}
         told["id"] = self.id
+        if self.late:
+            told["late"] = self.late
         if self.lost:
             told["lost"] = self.lost
         told["n"] = self.n
+        if self.told:
+            told["told"] = True
         if self.unknown:
             told["unknown"] = self.unknown
         return told
@@ -123,4 +134,5 @@ def read_offset(told: Mapping[str, Any]) -> Offset:
 
 
 def _position(about: Mapping[str, Any]) -> Position:
-    return Position(about["id"], about.get("n"), about.get("after"), about.get("lost", 0), about.get("unknown", 0))
+    lost, unknown, late = (about.get(word, 0) for word in ("lost", "unknown", "late"))
+    return Position(about["id"], about.get("n"), about.get("after"), lost, unknown, bool(about.get("told")), late)

@@ -45,12 +45,21 @@ class Share(InputPartition):
         return f"Share({len(self.ranges)} ranges, {sum(part.rows for part in self.ranges)} rows)"
 
 
-def water_fill(backlogs: Mapping[str, int], limit: int) -> dict[str, int]:
+def water_fill(backlogs: Mapping[str, int], limit: int, after: str = "") -> dict[str, int]:
     """Share a limit: small backlogs are taken whole, the others get equal parts. The sum is exact.
 
     >>> water_fill({"cold": 3, "warm": 40, "hot": 1000}, 100)
     {'cold': 3, 'warm': 40, 'hot': 57}
+
+    Where there is not one for each, they take turns, from the one ``after`` which it is; the last share is the last
+    one served.
+
+    >>> water_fill({"cold": 3, "hot": 1000, "warm": 40}, 2, after="cold")
+    {'hot': 1, 'warm': 1, 'cold': 0}
     """
+    if limit < len(backlogs):
+        in_turn = sorted(backlogs, key=lambda key: (key <= after, key))
+        return {key: int(at < limit) for at, key in enumerate(in_turn)}
     shares: dict[str, int] = {}
     left = limit
     ordered = sorted(backlogs, key=lambda key: (backlogs[key], key))

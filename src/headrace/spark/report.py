@@ -54,9 +54,9 @@ def gather(spark: SparkSession, pipeline: Pipeline, *, journal: Path | None = No
         "made_ms": int(time.time() * 1000),
         "totals": {**dataclasses.asdict(Totals.of(accounts)), "exact": Totals.of(accounts).exact},
         "ledger": [_line(one) for one in accounts],
-        "throughput": _throughput(spark, pipeline, folder),
-        "columns": _columns(_table(spark, folder, pipeline.table_name), pipeline),
-        "quarantine": _ranking(_table(spark, folder, "quarantine"), F.col("reason")),
+        "throughput": _throughput(spark, pipeline, outputs),
+        "columns": _columns(_table(spark, outputs, pipeline, pipeline.table_name), pipeline),
+        "quarantine": _ranking(_table(spark, outputs, pipeline, "quarantine"), F.col("reason")),
         "dead_letters": _dead(letters),
         "attempts": _attempts(letters, notes),
         "rescues": _rescues(notes),
@@ -69,11 +69,16 @@ def _line(one: Account) -> Json:
     return {**{word: getattr(one, word) for word in words}, "rows_per_s": round(speed, 1)}
 
 
-def _table(spark: SparkSession, folder: str, name: str) -> DataFrame | None:
+def _table(spark: SparkSession, outputs: Outputs, pipeline: Pipeline, name: str) -> DataFrame | None:
+    table = outputs.table(name, pipeline.name)
+    return table.read(spark) if table.batches() else None  # None: nothing was written to it yet
+
+
+def _windows(spark: SparkSession, outputs: Outputs, name: str) -> DataFrame | None:
     try:
-        return spark.read.parquet(f"{folder}/tables/{name}")
+        return spark.read.parquet(f"{outputs.folder}/tables/{name}")
     except AnalysisException:
-        return None  # nothing was written to it yet
+        return None
 
 
 def _rows(frame: DataFrame) -> list[Json]:
@@ -83,13 +88,13 @@ def _rows(frame: DataFrame) -> list[Json]:
 # ── the tables ───────────────────────────────────────────────────────────────────────────────────────
 
 
-def _throughput(spark: SparkSession, pipeline: Pipeline, folder: str) -> list[Json]:
+def _throughput(spark: SparkSession, pipeline: Pipeline, outputs: Outputs) -> list[Json]:
     """Rows of each window, over all groups: from the first aggregate, or else by the hour the entry was added."""
     if pipeline.aggregates:
-        table = _table(spark, folder, pipeline.aggregates[0].name)
+        table = _windows(spark, outputs, pipeline.aggregates[0].name)
         at, rows = F.col("window_start"), F.sum("rows")
     else:
-        table = _table(spark, folder, pipeline.table_name)
+        table = _table(spark, outputs, pipeline, pipeline.table_name)
         at, rows = F.date_trunc("hour", "entry_at"), F.count("*")
     if table is None:
         return []
@@ -104,7 +109,8 @@ def _columns(table: DataFrame | None, pipeline: Pipeline) -> dict[str, list[Json
     names += [name for one in pipeline.aggregates for name in one.by if name not in names]
     if table is None:
         return {}
-    found = {name: _ranking(table, F.col(name).cast("string")) for name in names}
+    # a column that the file has since the last batch is in no row yet
+    found = {name: _ranking(table, F.col(name).cast("string")) for name in names if name in table.columns}
     return {name: rows for name, rows in found.items() if len(rows) > 1}
 
 

@@ -60,6 +60,8 @@ def layout_of(schema: StructType) -> Layout:
                 f"column {shown(column.name)} is {column.dataType.simpleString()}: fields of a message are string or "
                 "binary; read them as such and cast them, which can say what to do with bad values"
             )
+        elif not column.nullable:
+            raise ConfigError(f"column {shown(column.name)} is NOT NULL: a message may lack it, make it nullable")
         own.append(column.name if wanted is not None else None)
         names.append(b"" if wanted is not None else column.name.removeprefix(FIELD_PREFIX).encode())
         texts.append(isinstance(column.dataType, StringType))

@@ -164,4 +164,6 @@ def _dead_letters(given: Mapping[str, Any]) -> str:
         if named:
             raise ConfigError("badRows = fail sends nothing to dead letters: remove the option deadLetters")
         return ""
+    if named and named == given["stream"]:
+        raise ConfigError(f"deadLetters is {shown(named)}, the stream of the good rows: give another, or leave it out")
     return named or (keys_of(given["stream"]).dead_letters if given["stream"] else "")

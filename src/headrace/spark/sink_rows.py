@@ -11,6 +11,7 @@ import struct
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any, Final
 
 import msgspec
@@ -41,6 +42,8 @@ from headrace.redis.letters import WIDE
 BLOB_ROWS: Final = 200
 BLOB_BYTES: Final = 1 << 20  # smaller blobs for larger rows: a script that takes long lets everybody wait
 FIELDS_LIMIT: Final = 3_900  # of one row: Lua passes at most about 8,000 words to a command
+DAY_US: Final = 86_400_000_000
+YEARS_US: Final = (-62_135_596_800_000_000, 253_402_300_799_999_999)  # 0001-01-01 to 9999-12-31, from 1970
 OLD_ENTRY: Final = frozenset({"id", "timestamp"})  # of the source, beside `fields`
 
 _STRING_32: Final = struct.Struct(">BI")
@@ -105,7 +108,7 @@ def _check_type(name: str, kind: DataType) -> None:
 def _words(column: pa.Array, empty: bool) -> list[Any]:
     """The values of a column as msgpack shall write them."""
     values = texts(column, empty=empty)
-    return [_raw(value) if isinstance(value, bytes) else value for value in values] if _has_bytes(values) else values
+    return [_word(value) for value in values] if _has_bytes(values) else values
 
 
 def texts(column: pa.Array, *, empty: bool = False) -> list[Any]:
@@ -124,7 +127,7 @@ def texts(column: pa.Array, *, empty: bool = False) -> list[Any]:
         column = pc.fill_null(column, "" if pa.types.is_string(column.type) else b"")
     try:
         values: list[Any] = column.to_numpy(zero_copy_only=False).tolist()
-    except UnicodeDecodeError:  # Spark's strings need not be UTF-8
+    except (UnicodeDecodeError, pa.ArrowException):  # Spark's strings need not be UTF-8
         values = column.cast(pa.binary()).to_numpy(zero_copy_only=False).tolist()
     return values
 
@@ -133,6 +136,18 @@ def _times(column: pa.Array) -> pa.Array:
     """ISO 8601. A column with a zone carries that of the session, which is nobody's business here: UTC."""
     zone = "UTC" if column.type.tz else None
     return pc.strftime(column.cast(pa.timestamp("us", zone)), "%Y-%m-%dT%H:%M:%S" + ("Z" if zone else ""))
+
+
+def within_years(column: pa.Array) -> pa.Array | None:
+    """Which times of a column are in the years 1 to 9999, or null; None: all of them."""
+    if pa.types.is_date32(column.type):
+        numbers, (first, last) = column.cast(pa.int32()), (at // DAY_US for at in YEARS_US)
+    elif pa.types.is_timestamp(column.type):
+        numbers, (first, last) = column.cast(pa.timestamp("us", column.type.tz)).cast(pa.int64()), YEARS_US
+    else:
+        return None
+    good = pc.fill_null(pc.and_(pc.greater_equal(numbers, first), pc.less_equal(numbers, last)), True)
+    return None if pc.all(good).as_py() in (True, None) else good
 
 
 def _decimals(column: pa.Array) -> pa.Array:
@@ -157,16 +172,27 @@ def _raw(value: bytes) -> msgspec.Raw:
     return msgspec.Raw(_STRING_32.pack(0xDB, len(value)) + value)
 
 
+def _word(value: Any) -> Any:
+    return _raw(value) if isinstance(value, bytes) else value
+
+
 def _entries(column: pa.Array, empty: bool) -> list[list[Any]]:
     """The rows of a map column as names and values in turn. A null map is an entry without fields."""
     rows: list[list[Any]] = []
-    for entry in column.to_pylist():
+    for entry in _pairs(column):
         row: list[Any] = []
         for name, value in entry or ():
             if value is not None or empty:
-                row += (name, "" if value is None else _raw(value) if isinstance(value, bytes) else value)
+                row += (_word(name), "" if value is None else _word(value))
         rows.append(row)
     return rows
+
+
+def _pairs(column: pa.Array) -> list[list[tuple[Any, Any]] | None]:
+    try:
+        return column.to_pylist()  # type: ignore[no-any-return]
+    except UnicodeDecodeError:
+        return column.cast(pa.map_(pa.binary(), pa.binary())).to_pylist()  # type: ignore[no-any-return]
 
 
 # ── blobs ────────────────────────────────────────────────────────────────────────────────────────────
@@ -199,7 +225,7 @@ class Rows:
                 part = rows[start : start + at_once]
                 yield Chunk(_encode([[], len(part), *part]), len(part))
             return
-        batch = self._with_fields(target, batch)
+        batch = self._with_fields(target, self._within_years(target, batch))
         columns = [_words(batch.column(at), self._empty) for at in self.layout.positions]
         for start in range(0, batch.num_rows, at_once):
             parts = [column[start : start + at_once] for column in columns]
@@ -235,6 +261,20 @@ class Rows:
             else:
                 good.append(row)
         return good
+
+    def _within_years(self, target: str, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Without the rows that have a time of a year with five digits: Arrow writes another year for it."""
+        found = {at: good for at in self.layout.positions if (good := within_years(batch.column(at))) is not None}
+        if not found:
+            return batch
+        good = reduce(pc.and_, found.values())
+        bad = batch.filter(pc.invert(good))
+        for at, fits in found.items():  # a letter without it, or it would tell the wrong one
+            kept = pc.if_else(fits.filter(pc.invert(good)), bad.column(at), None)
+            bad = bad.set_column(at, bad.schema.field(at), kept)
+        names = " or ".join(batch.schema.names[at] for at in found)
+        self.refuse(target, bad, f"{names} is not in the years 1 to 9999")
+        return batch.filter(good)
 
     def _with_fields(self, target: str, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Without the rows of which nothing would be left."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import secrets
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import pyarrow as pa
@@ -25,7 +24,7 @@ from headrace.spark.planner import Planner, losses, range_of
 from headrace.spark.rows import Columns, Segment
 from headrace.spark.schema import layout_of
 from headrace.spark.source_options import SourceSettings
-from headrace.spark.state import looks, states
+from headrace.spark.state import State, looks, states
 from headrace.spark.tally import TalliedReader
 from headrace.spark.told import ending_ids, starting_ids
 from headrace.spark.wire import Wire
@@ -99,31 +98,12 @@ class ShareReader:
             yield columns.batch(segments)
 
 
-@dataclass(frozen=True, slots=True)
-class Bounds:
-    """What a filter leaves to read: some streams, or times. None: everything."""
-
-    streams: frozenset[str] | None = None
-    from_ms: int | None = None
-    until_ms: int | None = None  # the first ms that is not read
-
-    def start(self, start: Position) -> Position:
-        """Where reading begins; the entry there need not exist, so nothing is counted from it."""
-        moved = ZERO if self.from_ms is None else before_ms(self.from_ms)
-        return start if parse_id(moved) <= start.number else Position(moved)
-
-    def end(self, end: str) -> str:
-        bound = end if self.until_ms is None else before_ms(max(0, self.until_ms))
-        return min(end, bound, key=parse_id)
-
-
 class BatchReader(DataSourceReader):
     """``spark.read``: what the streams hold at the moment of planning."""
 
     def __init__(self, settings: SourceSettings, schema: StructType) -> None:
         self._settings = settings
         self._shares = ShareReader(settings, schema)
-        self._bounds = Bounds()
         layout_of(schema)
 
     def partitions(self) -> Sequence[InputPartition]:
@@ -142,30 +122,28 @@ class BatchReader(DataSourceReader):
         return self._shares.read(partition)
 
     def _ranges(self, wire: Wire) -> list[Range]:
-        wanted = self._bounds.streams
         there = find_streams(wire.link, self._settings)
-        ends = ending_ids(self._settings, there) or {}
-        starts = {key: start for key, start in self._starts(there).items() if wanted is None or key in wanted}
+        ends, starts = ending_ids(self._settings, there) or {}, self._starts(there)
         seen = looks(wire.link, {key: start.id for key, start in starts.items()})
         if self._settings.starting_ms is None:
             for key, loss in losses(starts, seen):
                 if self._settings.fail_on_loss:
                     raise lost_error(key, starts[key].id, loss)
                 log.warning("spark.lost stream=%s after=%s kind=%s lost=%s", key, starts[key].id, loss.kind, loss.lost)
-        begun = {key: self._bounds.start(start) for key, start in starts.items()}
-        seen |= looks(wire.link, {key: start.id for key, start in begun.items() if start is not starts[key]})
         ranges = []
         for key in starts:
-            end = self._end(ends.get(key, seen[key].state.last_id))
-            part = range_of(key, begun[key], Top(end, None), seen[key])
+            part = range_of(key, starts[key], Top(self._end(ends.get(key), seen[key].state), None), seen[key])
             ranges += [part] if part is not None else []
         return ranges
 
     def _starts(self, keys: Sequence[str]) -> dict[str, Position]:
         if self._settings.starting_ms is not None:
-            return dict.fromkeys(keys, Position(before_ms(self._settings.starting_ms)))
+            return dict.fromkeys(keys, Position(before_ms(self._settings.starting_ms), told=True))
         told = starting_ids(self._settings, keys) or {}
-        return {key: Position(told[key]) if key in told else START for key in keys}
+        return {key: Position(told[key], told=told[key] != ZERO) if key in told else START for key in keys}
 
-    def _end(self, end: str) -> str:
-        return self._bounds.end(end if self._settings.ending_ms is None else before_ms(self._settings.ending_ms))
+    def _end(self, told: str | None, state: State) -> str:
+        """The last id to read: what is added after the plan is none of it, whatever end was told."""
+        if self._settings.ending_ms is not None:
+            told = before_ms(self._settings.ending_ms)
+        return state.last_id if told is None else min(told, state.last_id, key=parse_id)

@@ -123,7 +123,7 @@ SOURCE_OPTIONS: Final = OptionTable(
         Option("startingTimestamp", "start with the first message of this time: ms or ISO 8601", _as_time),
         Option("endingTimestamp", "batch only: end before the first message of this time", _as_time),
         Option("maxOffsetsPerTrigger", "at most so many rows a batch; small backlogs are taken whole, the rest is"
-               " shared in equal parts", whole(1, MANY), "500000"),
+               " shared in equal parts; streams take turns if there is not one row for each", whole(1, MANY), "500000"),
         Option("minOffsetsPerTrigger", "wait until there are so many, or maxTriggerDelay has passed", whole(1, MANY)),
         Option("maxTriggerDelay", "how long minOffsetsPerTrigger may hold rows back", as_ms, "15m"),
         Option("maxSpanPerTrigger", "at most so much time of each stream a batch", as_ms),

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from headrace.errors import ConfigError
 from headrace.redis import commands
 from headrace.redis.calls import Call, as_is, text
 from headrace.redis.synclink import SyncLink
-from headrace.spark.offsets import START, ZERO, Offset, Position, before_ms
+from headrace.spark.offsets import START, ZERO, Offset, Position, before_ms, parse_id
 from headrace.spark.source_options import SourceSettings
 from headrace.spark.state import in_parts, states
 from headrace.spark.told import starting_ids
@@ -23,7 +23,7 @@ def first_offset(link: SyncLink, settings: SourceSettings, keys: Sequence[str]) 
         return Offset(_at_time(link, keys, settings.starting_ms), pin=True)
     told = starting_ids(settings, keys)
     if told is not None:
-        return Offset({key: Position(told.get(key, ZERO)) for key in keys})
+        return Offset(_at_ids(link, {key: told.get(key, ZERO) for key in keys}))
     if settings.starting == "earliest":
         return Offset(dict.fromkeys(keys, START))
     found = states(link, keys)
@@ -39,9 +39,22 @@ def _at_time(link: SyncLink, keys: Sequence[str], ms: int) -> dict[str, Position
         raise ConfigError(
             "startingTimestamp lies in the future: give latest as startingOffsets, and filter by timestamp"
         )
+    return _last_up_to(link, dict.fromkeys(keys, before_ms(ms)))
+
+
+def _at_ids(link: SyncLink, told: Mapping[str, str]) -> dict[str, Position]:
+    """Ids that a user chose, by the last entry up to each, from which the same rows follow and which can be a witness.
+    An id before all entries or behind them stays as it is."""
+    entries, found = _last_up_to(link, told), states(link, list(told))
+    kept = {key for key, id_ in told.items() if entries[key] is START or found[key].last < parse_id(id_)}
+    return {key: Position(id_, told=id_ != ZERO) if key in kept else entries[key] for key, id_ in told.items()}
+
+
+def _last_up_to(link: SyncLink, bounds: Mapping[str, str]) -> dict[str, Position]:
+    """The last entry up to an id of each stream; the beginning where there is none."""
     found: dict[str, Position] = {}
-    for some in in_parts(keys, AT_ONCE):
-        calls = [Call(("XREVRANGE", key, before_ms(ms), "-", "COUNT", 1), as_is) for key in some]
+    for some in in_parts(bounds, AT_ONCE):
+        calls = [Call(("XREVRANGE", key, bounds[key], "-", "COUNT", 1), as_is) for key in some]
         for key, reply in zip(some, link.pipe(calls), strict=True):
             if isinstance(reply, Exception):
                 raise reply

@@ -31,17 +31,18 @@ from pyspark.sql.types import (
 )
 
 from headrace.errors import CommandRefused, ConfigError, NoGroup
-from headrace.names import Keys, is_group, keys_of, waiting_group
+from headrace.names import Keys, is_group, waiting_group
 from headrace.redis import commands
 from headrace.redis.calls import Call, as_is, text
 from headrace.redis.letters import Letter, open_letter
 from headrace.redis.replies import GroupInfo
 from headrace.redis.synclink import SyncLink
-from headrace.spark.keyspace import find_streams
+from headrace.spark.keyspace import find_streams, known_keys
 from headrace.spark.plan import Share
 from headrace.spark.source_options import SourceSettings
 
 PAGE: Final = 500
+ALONE: Final = 10**15  # added once or twice to the due time of what must run alone (due.lua)
 LAST_MS: Final = 253_402_300_799_999  # the last one of the year 9999
 _NUMBER: Final = re.compile(r"[0-9]{1,15}", re.ASCII)
 T = TypeVar("T")
@@ -93,8 +94,8 @@ class TableReader(DataSourceReader):
         link = self._settings.address.server().sync_link("headrace-spark-table")
         arrow = to_arrow_schema(schema_of(self._table), timezone="UTC")
         try:
-            for stream in find_streams(link, self._settings):
-                for rows in _READ[self._table](link, keys_of(stream), self._settings):
+            for keys in known_keys(find_streams(link, self._settings), self._settings):
+                for rows in _READ[self._table](link, keys, self._settings):
                     if rows:
                         yield pa.RecordBatch.from_pylist(rows, schema=arrow)
         finally:
@@ -149,7 +150,7 @@ def _delivered(keys: Keys, group: str, row: Any) -> Row:
 def _waits(keys: Keys, group: str, row: Any, due: bytes | None) -> Row:
     """In the waiting group the owner's name says why an entry waits."""
     about = {**_delivered(keys, group, row), "state": "waiting", "owner": None, "why": row.owner}
-    return {**about, "due": _time(float(due)) if due is not None else None}
+    return {**about, "due": _time(float(due) % ALONE) if due is not None else None}
 
 
 def _owners(link: SyncLink, keys: Keys, settings: SourceSettings) -> Iterator[list[Row]]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import os
 import socket
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from headrace.errors import HeadraceError
 from headrace.names import Keys
@@ -28,6 +28,13 @@ def owner_of(token: str, batch: int) -> str:
     return f"spark-{token}-{batch}"
 
 
+class Overdue(NamedTuple):
+    """After how long a delivery is taken over, 0: none is, and until when, by each stream's server (ADR 15)."""
+
+    lease_ms: int
+    until_ms: Mapping[str, int]
+
+
 class Taking:
     """One question for a batch. Afterwards ``found`` names the streams in which it has something.
 
@@ -45,6 +52,7 @@ class Taking:
         self._budget = budget
         self._wanted = TakeBatch(token, batch, max_attempts=settings.max_attempts, prefix=settings.prefix)
         self.owner = owner_of(token, batch)
+        self._until_ms: Mapping[str, int] = {}
         self._found: dict[str, Keys] = {}
         self._alone: list[Keys] = []
         self.last_ids: dict[str, str] = {}
@@ -54,12 +62,13 @@ class Taking:
     def found(self) -> list[Keys]:
         return list(self._found.values())
 
-    def run(self, streams: Sequence[Keys], most: int, lease_ms: int) -> None:
+    def run(self, streams: Sequence[Keys], most: int, overdue: Overdue) -> None:
         """Claim up to ``most``; with a lease also what was idle for so long."""
+        self._until_ms = overdue.until_ms
         first = self._wanted.batch % max(1, len(streams))  # another stream begins each time a limit is short
         queue, left = [*streams[first:], *streams[:first]], most
         while queue and left > 0:
-            queue, left = self._page(queue, left, lease_ms)
+            queue, left = self._page(queue, left, overdue.lease_ms)
             self._wanted = replace(self._wanted, page=self._wanted.page + 1)
         if not self._found:
             self._take_alone()
@@ -114,7 +123,9 @@ class Taking:
         calls: list[Call[Any]] = []
         for keys in streams:
             new = None if self._budget is None else max(0, self._budget.get(keys.stream, 0))
-            calls.append(scripts.take_batch(keys, self._group, self.owner, replace(wanted, most_new=new)))
+            until_ms = self._until_ms.get(keys.stream, 0)
+            page = replace(wanted, most_new=new, until_ms=until_ms)
+            calls.append(scripts.take_batch(keys, self._group, self.owner, page))
         return self._pipe(calls)
 
     def _pipe(self, calls: list[Call[Any]]) -> list[Any]:

@@ -7,7 +7,6 @@ from types import TracebackType
 from typing import Final
 
 LOADING: Final = "pyspark.sql.worker.create_data_source"  # makes a data source for a read
-PUSHING: Final = "pyspark.sql.worker.data_source_pushdown_filters"  # plans a batch read with its filters
 STREAMING: Final = "pyspark.sql.streaming.python_streaming_source_runner"  # a streaming query's source on the driver
 
 

@@ -97,9 +97,7 @@ async def crash(worker: Worker) -> None:
     if worker._stopped:  # noqa: SLF001 - this function is the worker's death, and knows its inside
         return
     worker._stopped = True  # noqa: SLF001
-    threads, pulse = worker._threads(), worker._pulse  # noqa: SLF001
-    for thread in threads:
-        thread.cut()
+    worker._keepers.cut()  # noqa: SLF001
     loops = list(worker._tasks)  # noqa: SLF001
     handlers = [task for lane in worker.lanes for task in lane.runners.tasks]
     for lane in worker.lanes:
@@ -112,10 +110,7 @@ async def crash(worker: Worker) -> None:
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(1.0):  # a handler that refuses to be cancelled is left alone
             await asyncio.gather(*handlers, return_exceptions=True)
-    for thread in threads:
-        await thread.stop()
-    if pulse is not None:
-        pulse.stop()
+    await worker._keepers.stop()  # noqa: SLF001
     await _drop_connections(worker)
 
 

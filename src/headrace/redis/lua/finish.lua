@@ -10,11 +10,12 @@ local now = redis.call('HMGET', own, 'owner', 'epoch', 'done')
 if now[3] == id and now[2] == epoch then return 'ok' end
 if now[1] ~= owner or now[2] ~= epoch then return 'taken ' .. (now[1] or '') .. ' ' .. (now[2] or '0') end
 redis.call('XACK', data, ARGV[4], '0-0') -- changes nothing; under maxmemory it lets the rest through
-redis.call('HSET', own, 'done', id, 'owner', '', 'tries', 0)
+-- What a user may not have the right to comes first: refused there, nothing is marked as done.
+if ARGV[5] == 'del' then redis.call('DEL', data) end
 redis.call('EXPIRE', own, ARGV[6])
+redis.call('HSET', own, 'done', id, 'owner', '', 'tries', 0)
 if ARGV[5] == 'del' then
   redis.call('HSET', own, 'pos', '0-0', 'read', 0)
   redis.call('HDEL', own, 'gone')
-  redis.call('DEL', data)
 end
 return 'ok'

@@ -2,6 +2,7 @@
 -- KEYS 1 stream 2 due set 3 batch mark · ARGV 1 group 2 waiting group 3 owner 4 batch 5 page 6 how many at most 7 how
 --   many of them new 8 lease ms after which a delivery is taken over, 0: none 9 attempts allowed 10 ms before a last
 --   attempt 11 "alone": one that must run alone and nothing else, "mark": nothing, else "" 12 prefix 13 mark lives, s
+--   14 server ms after which nothing is taken over, 0 never
 -- Answers {"took" | "before", how many, how many of them new, the group's last id, ms to the next one due or -1, 1 if
 --   one that must run alone is due}; the last three only where nothing was taken.
 -- Safe to repeat: what was claimed is marked in the same step, and the second time it is "before". Nothing is lost if
@@ -105,7 +106,9 @@ if mode == 'alone' then
   taken = take_due(ids)
 elseif mode ~= 'mark' then
   taken = take_due(ripe(0, most))
-  if lease_ms ~= '0' and taken < most then taken = taken + take_idle(most - taken) end
+  -- after its deadline it lay in the socket of a server that stood still: the renewals that lie there, too, go first
+  local in_time = ARGV[14] == '0' or now_ms <= tonumber(ARGV[14])
+  if lease_ms ~= '0' and in_time and taken < most then taken = taken + take_idle(most - taken) end
   if taken < most and most_new > 0 then new = take_new(math.min(most - taken, most_new)) end
   taken = taken + new
 end

@@ -7,24 +7,29 @@ the ledger's file of the batch is replaced. So it does not matter where a driver
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Final
 
 from pyspark import StorageLevel
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from headrace.errors import HeadraceError
 from headrace.spark import NAME
 from headrace.spark.options import Address
-from headrace.spark.pipeline import aggregates, quarantine, stages
+from headrace.spark.pipeline import quarantine, stages
 from headrace.spark.pipeline.ledger import Account, Ledger
+from headrace.spark.pipeline.naming import ENTRY, RAW_ROUTE
 from headrace.spark.pipeline.places import Place
-from headrace.spark.pipeline.spec import ENTRY, Pipeline, Route
+from headrace.spark.pipeline.spans import Spans
+from headrace.spark.pipeline.spec import Pipeline, Route
 from headrace.spark.pipeline.tables import Table
+from headrace.spark.pipeline.windows import Windows
 from headrace.spark.sink import receipt
 
-RAW_ROUTE = "quarantine"  # what the ledger calls the quarantine's stream
+ANSI: Final = "spark.sql.ansi.enabled"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +62,35 @@ def judged(entries: DataFrame, pipeline: Pipeline, address: Address) -> DataFram
     return stages.forget_raw(rows).withColumn("_key", nothing).withColumn("_winner", nothing)
 
 
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """How many rows were read, and how many must arrive where. Routes have names of their own, whatever they are."""
+
+    rows_in: int
+    tables: dict[str, int]  # out, duplicates, quarantined
+    routes: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A table and the rows of a batch for it."""
+
+    table: Table
+    rows: DataFrame
+
+
+@contextmanager
+def forgiving(session: SparkSession) -> Iterator[None]:
+    """What cannot be computed is null here, and breaks a rule. In Spark's ANSI mode one row that divides by zero would
+    fail its batch on every repeat. Set around each batch: the session is Spark's own copy, here and on Connect."""
+    before = session.conf.get(ANSI)
+    session.conf.set(ANSI, "false")
+    try:
+        yield
+    finally:
+        session.conf.set(ANSI, str(before))
+
+
 class BatchRun:
     """One batch of one query."""
 
@@ -66,56 +100,39 @@ class BatchRun:
 
     def run(self, entries: DataFrame) -> Account:
         """Do it all, check the books, and close the batch."""
+        with forgiving(entries.sparkSession):
+            return self._run(entries)
+
+    def _run(self, entries: DataFrame) -> Account:
         begun = time.monotonic()
-        tables = {name: self._open(name) for name in (self._pipeline.table_name, "duplicates", "quarantine")}
         kept = judged(entries, self._pipeline, self._outputs.address).persist(StorageLevel.MEMORY_AND_DISK)
         try:
             rows = stages.enrich(kept, self._pipeline.enrich)
+            tables = {name: self._open(part) for name, part in self._parts(rows).items()}
             expected = self._counted(rows)
-            written = self._write_tables(rows, tables, expected)
-            routes = self._write_streams(rows, expected)
-            self._refresh_windows(rows, tables[self._pipeline.table_name], expected["out"])
+            written = self._write_tables(tables, expected.tables)
+            routes = self._write_streams(rows, expected.routes)
+            self._refresh_windows(rows, tables["out"].table, expected.tables["out"])
         finally:
             kept.unpersist()
         account = Account(
             pipeline=self._pipeline.name,
             query=self._query,
             batch=self._batch,
-            rows_in=expected.pop("in"),
+            rows_in=expected.rows_in,
             routes=routes,
             finished_ms=int(time.time() * 1000),
             seconds=round(time.monotonic() - begun, 3),
             **written,
         )
-        account.check(expected)
+        account.check(expected.tables, expected.routes)
         self._outputs.ledger.put(account)
         return account
 
     # ── steps ──
 
-    def _open(self, name: str) -> Table:
-        table = self._outputs.table(name, self._pipeline.name)
-        table.open(self._query, adopt=self._adopt)
-        return table
-
-    def _counted(self, rows: DataFrame) -> dict[str, int]:
-        """How many rows there are, and how many must arrive where. One job, which also fills the cache."""
-        status = F.col("_status")
-        counts = {
-            "in": F.count("*"),
-            "out": F.count_if(status == stages.OUT),
-            "duplicates": F.count_if(status == stages.DUPLICATE),
-            "quarantined": F.count_if(status == stages.QUARANTINED),
-            **{one.name: F.count_if(stages.goes(one)) for one in self._pipeline.routes},
-        }
-        if self._pipeline.quarantine:
-            counts[RAW_ROUTE] = F.count_if((status == stages.QUARANTINED) & F.col("_raw").isNotNull())
-        (found,) = rows.agg(*(count.alias(name) for name, count in counts.items())).collect()
-        return {name: int(found[name]) for name in counts}
-
-    def _write_tables(
-        self, rows: DataFrame, tables: Mapping[str, Table], expected: Mapping[str, int]
-    ) -> dict[str, int]:
+    def _parts(self, rows: DataFrame) -> dict[str, Part]:
+        """What goes to which table."""
         visible = [name for name in rows.columns if not name.startswith("_")]
         decoded = list(self._pipeline.decode.columns)
         parts = {
@@ -124,8 +141,30 @@ class BatchRun:
             "quarantined": ("quarantine", stages.QUARANTINED, [*ENTRY, "_reason", "_raw", *decoded]),
         }
         return {
-            name: tables[table].put(_plain(rows, status, columns), self._query, self._batch, expected[name])
+            name: Part(self._outputs.table(table, self._pipeline.name), _plain(rows, status, columns))
             for name, (table, status, columns) in parts.items()
+        }
+
+    def _open(self, part: Part) -> Part:
+        part.table.open(self._query, dict(part.rows.dtypes), adopt=self._adopt)
+        return part
+
+    def _counted(self, rows: DataFrame) -> Expected:
+        """How many rows there are, and how many must arrive where. One job, which also fills the cache."""
+        status = F.col("_status")
+        tables = {"out": stages.OUT, "duplicates": stages.DUPLICATE, "quarantined": stages.QUARANTINED}
+        routes = {one.name: stages.goes(one) for one in self._pipeline.routes}
+        if self._pipeline.quarantine:
+            routes[RAW_ROUTE] = (status == stages.QUARANTINED) & F.col("_raw").isNotNull()
+        counts = [F.count("*"), *(F.count_if(status == one) for one in tables.values())]
+        counts += [F.count_if(one) for one in routes.values()]
+        (found,) = rows.agg(*(count.alias(f"_{at}") for at, count in enumerate(counts))).collect()
+        in_tables, in_routes = found[1 : 1 + len(tables)], found[1 + len(tables) :]
+        return Expected(found[0], dict(zip(tables, in_tables, strict=True)), dict(zip(routes, in_routes, strict=True)))
+
+    def _write_tables(self, parts: Mapping[str, Part], expected: Mapping[str, int]) -> dict[str, int]:
+        return {
+            name: part.table.put(part.rows, self._query, self._batch, expected[name]) for name, part in parts.items()
         }
 
     def _write_streams(self, rows: DataFrame, expected: Mapping[str, int]) -> dict[str, int]:
@@ -140,26 +179,30 @@ class BatchRun:
         return found
 
     def _send(self, rows: DataFrame, name: str, stream: str, count: int, options: dict[str, str]) -> int:
-        """Write to a stream exactly once, and answer the receipt. Nothing to write is not written."""
+        """Write to a stream exactly once, and answer the receipt. Nothing to write is not written.
+
+        A row that no stream can take, as one of nulls alone, goes to the stream's dead letters and counts as sent: the
+        table has it, and a batch that failed for it would fail on every repeat.
+        """
         if count == 0:
             return 0
         app = f"{self._pipeline.name}/{self._query}/{name}"
         writing = rows.write.format(self._outputs.sink).option("url", self._outputs.address.url).options(**options)
         writing = writing.option("stream", stream).option("txnAppId", app).option("txnVersion", str(self._batch))
-        writing.option("badRows", "fail").mode("append").save()
+        writing.mode("append").save()
         told = receipt(self._outputs.address, stream, app, self._batch)
         if told is None:
             raise HeadraceError(f"route {name}: the sink has no receipt for batch {self._batch} of {stream}")
-        return told.total
+        return told.total + sum(told.dead.values())
 
     def _refresh_windows(self, rows: DataFrame, table: Table, count: int) -> None:
         if not self._pipeline.aggregates or count == 0:
             return
         out = stages.with_status(rows, stages.OUT)
-        everything = table.read(rows.sparkSession)
+        spans = Spans(self._outputs.place, table.path)
         for how in self._pipeline.aggregates:
             path = f"{self._outputs.folder}/tables/{how.name}"
-            aggregates.refresh(everything, path, how, aggregates.touched(out, how))
+            Windows(table, spans, how, path).renew(out, self._query, self._batch)
 
 
 def _plain(rows: DataFrame, status: str, columns: list[str]) -> DataFrame:

@@ -19,6 +19,7 @@ from headrace.errors import CommandRefused
 from headrace.names import claim_key
 from headrace.redis.calls import Call, as_is
 from headrace.spark.options import Address
+from headrace.spark.sink_rows import texts
 from headrace.spark.staging import PatientLink
 
 AT_ONCE: Final = 1_000  # claims in one write to the server
@@ -26,7 +27,8 @@ KEY_BYTES: Final = 200  # longer keys are hashed
 RETRY_MS: Final = 30_000
 
 
-Ask = Callable[[Sequence[str], Sequence[str]], list[str | None]]
+Key = str | bytes
+Ask = Callable[[Sequence[Key], Sequence[str]], list[str | None]]
 """(keys, who asks) -> who holds each key; None: the one who asked, just now."""
 
 
@@ -53,7 +55,7 @@ def _others(keys: pa.Array, selves: pa.Array, ask: Ask) -> pa.Array:
     at = pc.indices_nonzero(valid).to_numpy(zero_copy_only=False).tolist()
     mine = selves.filter(valid).to_numpy(zero_copy_only=False).tolist()
     found: list[str | None] = [None] * len(keys)
-    holders = ask(keys.filter(valid).to_numpy(zero_copy_only=False).tolist(), mine)
+    holders = ask(texts(keys.filter(valid)), mine)
     for row, me, holder in zip(at, mine, holders, strict=True):
         if holder is not None and holder != me:
             found[row] = holder
@@ -64,7 +66,7 @@ def claims(link: PatientLink, space: str, window_ms: int) -> Ask:
     """Ask with one command a key, or on servers before 7.0, which do not know it, with two."""
     two_commands = False
 
-    def ask(keys: Sequence[str], selves: Sequence[str]) -> list[str | None]:
+    def ask(keys: Sequence[Key], selves: Sequence[str]) -> list[str | None]:
         nonlocal two_commands
         holders: list[str | None] = []
         for start in range(0, len(keys), AT_ONCE):
@@ -84,11 +86,15 @@ def claims(link: PatientLink, space: str, window_ms: int) -> Ask:
     return ask
 
 
-def claim_name(space: str, key: str) -> str:
-    """The key of a claim. Long ones are hashed: a claim costs about a hundred bytes, whatever its key."""
-    raw = key.encode("utf-8", "surrogatepass")
-    short = key if len(raw) <= KEY_BYTES else "sha:" + hashlib.sha256(raw).hexdigest()
-    return claim_key(space, short)
+def claim_name(space: str, key: Key) -> str:
+    """The key of a claim. Long ones are hashed: a claim costs about a hundred bytes, whatever its key. So is what is no
+    text: Spark's strings need not be UTF-8, and one such among many makes bytes of them all."""
+    raw = key if isinstance(key, bytes) else key.encode("utf-8", "surrogatepass")
+    try:
+        short = raw.decode("utf-8", "surrogatepass") if len(raw) <= KEY_BYTES else ""
+    except UnicodeDecodeError:
+        short = ""
+    return claim_key(space, short or "sha:" + hashlib.sha256(raw).hexdigest())
 
 
 def _holder(reply: Any) -> str | None:

@@ -8,7 +8,9 @@ batch that is repeated must come out the same, or its books never balance again.
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterable
+from itertools import pairwise
 from typing import Final
 
 from headrace.errors import ConfigError
@@ -51,6 +53,7 @@ _WORD: Final = re.compile(r"[A-Za-z_]\w*")
 _MOMENT: Final = re.compile(
     r"\s*(?:now|(?:today|tomorrow|yesterday)(?:[ \t]+\S+|[^A-Za-z\s]\S*)?)\s*", re.ASCII | re.IGNORECASE
 )
+_ESCAPE: Final = re.compile(r"\\(?:u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8}|[01][0-7]{2}|.)", re.DOTALL)
 _NO_ARGUMENT: Final = re.compile(r"\bunix_timestamp\s*\(\s*\)", re.IGNORECASE)
 _INSTEAD: Final = (
     "which changes from run to run, and a batch that is repeated must come out the same: use a time of the row, "
@@ -68,8 +71,7 @@ def check_expression(text: object, *, name: str) -> str:
         raise ConfigError(f"{name} is {shown(text)}: write a SQL expression in quotes, such as 'amount > 0'")
     if len(text) > LIMIT:
         raise ConfigError(f"{name} has {len(text):,} characters: at most {LIMIT:,} are allowed")
-    if _PREFIXED.search(_TEXT.sub("''", text)):
-        raise ConfigError(f"{name} {shown(text)} holds a letter right before a quote, as in r'...': put a space there")
+    _check_quotes(text, name)
     bare = _TEXT.sub(" ", text)
     if any(mark in bare for mark in (";", "--", "/*", "->", "'", '"', "`")):
         raise ConfigError(
@@ -88,17 +90,43 @@ def check_expression(text: object, *, name: str) -> str:
     return text
 
 
+def _check_quotes(text: str, name: str) -> None:
+    """Refuse what would let Spark read another text than we do."""
+    if _PREFIXED.search(_TEXT.sub("''", text)):
+        raise ConfigError(f"{name} {shown(text)} holds a letter right before a quote, as in r'...': put a space there")
+    texts = list(_TEXT.finditer(text))
+    if any(not text[one.end() : other.start()].strip() for one, other in pairwise(texts)):
+        raise ConfigError(f"{name} {shown(text)} holds two texts side by side, which are one for Spark: write one")
+
+
 def _check_moments(text: str, name: str) -> None:
-    """Refuse what stands for the time of the run. A text is refused wherever it stands: only Spark knows its types."""
+    """Refuse what stands for the time of the run. A text is refused wherever it stands: only Spark knows its types.
+
+    One that is put together from pieces, as by concat, is not recognised.
+    """
     if _NO_ARGUMENT.search(_TEXT.sub("''", text)):
         raise ConfigError(f"{name} {shown(text)} asks unix_timestamp() for the time of the run, {_INSTEAD}")
     for quoted in _TEXT.findall(text):
-        if _MOMENT.fullmatch(quoted[1:-1]):
-            word = quoted[1:-1].split()[0].lower()
+        meant = "".join(char if char.isprintable() else " " for char in _unescaped(quoted[1:-1]))
+        if _MOMENT.fullmatch(meant):
+            word = meant.split()[0].lower()
             raise ConfigError(
                 f"{name} {shown(text)} holds {shown(quoted[1:-1])}, for Spark the time of the run, {_INSTEAD}; "
                 f"where only the word is meant, write rlike '^{word}$'"
             )
+
+
+def _unescaped(text: str) -> str:
+    """A text as Spark reads it: \\uXXXX, \\UXXXXXXXX and three octal digits are characters, \\t and its like blanks."""
+
+    def one(found: re.Match[str]) -> str:
+        escape = found[0][1:]
+        if escape[0] in "uU" and len(escape) > 1:
+            code = int(escape[1:], 16)
+            return chr(code) if code <= sys.maxunicode else " "
+        return chr(int(escape, 8)) if len(escape) == 3 else " " if escape in "0bnrtZ" else escape
+
+    return _ESCAPE.sub(one, text)
 
 
 def check_bare_words(text: str, columns: Iterable[str], *, name: str) -> None:

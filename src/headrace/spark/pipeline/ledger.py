@@ -37,14 +37,12 @@ class Account:
     finished_ms: int = 0
     seconds: float = 0.0
 
-    def check(self, expected: Mapping[str, int]) -> None:
+    def check(self, tables: Mapping[str, int], routes: Mapping[str, int]) -> None:
         """Raise LedgerBroken unless every count is what the rows read say it must be."""
-        counted = {"out": self.out, "duplicates": self.duplicates, "quarantined": self.quarantined, **self.routes}
-        wrong = [
-            f"{name}: {counted.get(name, 0):,} written, {rows:,} read"
-            for name, rows in expected.items()
-            if counted.get(name, 0) != rows
-        ]
+        written = {"out": self.out, "duplicates": self.duplicates, "quarantined": self.quarantined}
+        pairs = [(name, written[name], rows) for name, rows in tables.items()]
+        pairs += [(f"route {name}", self.routes.get(name, 0), rows) for name, rows in routes.items()]
+        wrong = [f"{name}: {found:,} written, {rows:,} read" for name, found, rows in pairs if found != rows]
         if self.rows_in != self.out + self.duplicates + self.quarantined:
             wrong.append(f"in {self.rows_in:,} is not out {self.out:,} + {self.duplicates:,} + {self.quarantined:,}")
         if wrong:

@@ -8,6 +8,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from fnmatch import fnmatchcase
 from types import FrameType
 from typing import Any, Final
 
@@ -16,6 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from headrace.errors import ConfigError, HeadraceError
+from headrace.options import shown
 from headrace.spark import NAME, register
 from headrace.spark.options import SERVER_OPTIONS, Address
 from headrace.spark.pipeline.batch import BatchRun, Outputs
@@ -64,7 +66,16 @@ def check(pipeline: Pipeline) -> Address:
     settings = SourceSettings.of(pipeline.source, streaming=True)
     if settings.mode == "group":
         raise ConfigError("[source] sets mode = group, which delivers at least once: a pipeline reads offsets")
+    targets = {f"route {one.name}": one.stream for one in pipeline.routes}
+    for what, stream in {**targets, "[quarantine]": pipeline.quarantine}.items():
+        if stream and (stream in settings.streams or _finds(settings.pattern, stream)):
+            raise ConfigError(f"{what} writes to {shown(stream)}, which [source] reads: it would feed itself for ever")
     return settings.address
+
+
+def _finds(pattern: str | None, stream: str) -> bool:
+    """Whether a pattern of the server's would find a stream."""
+    return pattern is not None and fnmatchcase(stream, pattern.replace("[^", "[!"))
 
 
 def source_options(pipeline: Pipeline, address: Address) -> dict[str, str]:
@@ -203,7 +214,7 @@ class Runner:
     def _failure(self, error: BaseException) -> HeadraceError:
         if isinstance(self._error, HeadraceError):
             return self._error
-        words = _gist(f"{type(self._error).__name__}: {self._error}" if self._error else str(error))
+        words = gist(f"{type(self._error).__name__}: {self._error}" if self._error else str(error))
         return PipelineFailed(f"pipeline {self.pipeline.name}: {self._masked(words)}")
 
     def _masked(self, text: str) -> str:
@@ -247,8 +258,20 @@ def as_dict(told: Any) -> dict[str, Any] | None:
     return found
 
 
-def _gist(text: str) -> str:
-    """The line of a long Spark error that says what happened."""
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    ours = [line for line in lines if line.startswith("headrace.")]
-    return (ours[-1:] or lines or ["the query ended without a word"])[0][:500]
+def gist(text: str) -> str:
+    """The line of a long Spark error that says what happened: ours, the end of a traceback, or Java's last cause."""
+    lines = [line for line in text.splitlines() if line.strip()]
+    ours = [line for line in map(str.strip, lines) if line.startswith("headrace.")]
+    causes = [line.removeprefix("Caused by: ") for line in lines if line.startswith("Caused by: ")]
+    thrown = [line.removeprefix(": ") for line in lines if line.startswith(": ")]  # as Py4J hands it on
+    for found in (ours, _raised(lines), causes, thrown, lines[:1]):
+        if found:
+            return found[-1].strip()[:500]
+    return "the query ended without a word"
+
+
+def _raised(lines: list[str]) -> list[str]:
+    """What the last traceback ends with: its first line that is not indented."""
+    begins = [at for at, line in enumerate(lines) if line.strip().startswith("Traceback (most recent call last)")]
+    after = lines[begins[-1] + 1 :] if begins else []
+    return next(([line] for line in after if not line[0].isspace()), [])

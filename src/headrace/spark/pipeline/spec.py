@@ -22,11 +22,11 @@ from typing import Any, Final, Literal
 from headrace.errors import ConfigError
 from headrace.names import check_stream
 from headrace.options import DURATION_LIMIT_MS, did_you_mean, shown, whole_number
-from headrace.spark.pipeline.expressions import check_bare_words, check_expression
+from headrace.spark.pipeline.expressions import check_expression
+from headrace.spark.pipeline.naming import check_pipeline
 
 NAME: Final = re.compile(r"[a-z][a-z0-9_-]{0,63}", re.ASCII)
 COLUMN: Final = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,127}", re.ASCII)
-ENTRY: Final = ("entry_stream", "entry_id", "entry_at")  # columns that every row has
 RESERVED: Final = frozenset({"query", "batch"})  # partition columns of a table
 _TYPE: Final = re.compile(
     r"string|boolean|tinyint|smallint|int|bigint|float|double|date|timestamp|binary"
@@ -66,7 +66,6 @@ SPARK_OPTIONS: Final = frozenset(
 )
 
 SPARK_VALUE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:+/-]{0,99}", re.ASCII)
-PARTS_LIMIT: Final = 500  # rules, columns, routes, aggregates: more than that and Spark plans for hours
 
 Mode = Literal["PERMISSIVE", "DROPMALFORMED", "FAILFAST"]
 MODES: Final[tuple[Mode, ...]] = ("PERMISSIVE", "DROPMALFORMED", "FAILFAST")
@@ -79,7 +78,7 @@ def _check_name(name: object, what: str) -> str:
 
 
 def check_column(name: object, what: str) -> str:
-    if not isinstance(name, str) or not COLUMN.fullmatch(name) or name in RESERVED:
+    if not isinstance(name, str) or not COLUMN.fullmatch(name) or name.lower() in RESERVED:
         raise ConfigError(f"{what} {shown(name)}: use letters, digits and _, a letter first, and not query or batch")
     return name
 
@@ -127,7 +126,7 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class Deduplicate:
-    """One row a key within the window, the one that came first, and the same one on every replay."""
+    """One row a key within the window, the one that asked first, and the same one on every replay."""
 
     key: str  # an expression
     window_ms: int = 86_400_000
@@ -205,6 +204,11 @@ class Aggregate:
         if not all(0 < share < 1 for share in self.percentiles):
             raise ConfigError(f"aggregate {self.name}.percentiles: give numbers between 0 and 1, such as 0.95")
 
+    @property
+    def share_names(self) -> tuple[str, ...]:
+        """The columns of the percentiles: p50, p99_9."""
+        return tuple(f"p{share * 100:g}".replace(".", "_") for share in self.percentiles)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pipeline:
@@ -241,45 +245,8 @@ class Pipeline:
                 )
             if not SPARK_VALUE.fullmatch(self.spark[word]):
                 raise ConfigError(f"[spark] {word} is {shown(self.spark[word])}: give a number, a size or one word")
-        self._check_names()
-        self._check_expressions()
+        check_pipeline(self)
 
     @property
     def table_name(self) -> str:
         return self.table or self.name
-
-    def _check_names(self) -> None:
-        parts = (self.decode.columns, self.validate, self.enrich, self.routes, self.aggregates)
-        if any(len(part) > PARTS_LIMIT for part in parts):
-            raise ConfigError(f"more than {PARTS_LIMIT} columns, rules, routes or aggregates: split the pipeline")
-        outputs = [self.table_name, "duplicates", "quarantine", *(one.name for one in self.aggregates)]
-        routes = [one.name for one in self.routes]
-        rules = [one.name for one in self.validate]
-        columns = [*self.decode.columns, *(one.name for one in self.enrich)]
-        for what, names in (("table", outputs), ("route", routes), ("rule", rules), ("column", columns)):
-            twice = sorted({name for name in names if names.count(name) > 1})
-            if twice:
-                raise ConfigError(f"two things are called {what} {twice[0]!r}: rename one")
-        known = (*columns, *ENTRY)
-        used = [(f"route {one.name}", one.columns) for one in self.routes]
-        used += [
-            (f"aggregate {one.name}", (one.time, *one.by, *((one.of,) if one.of else ()))) for one in self.aggregates
-        ]
-        used += [(f"enrich.{one.name}", tuple(filter(None, (one.tier_of, one.part_of_day_of)))) for one in self.enrich]
-        for what, names_used in used:
-            for name in names_used:
-                if name not in known:
-                    raise ConfigError(f"{what} uses the column {shown(name)}: {did_you_mean(name, known)}")
-
-    def _check_expressions(self) -> None:
-        """Each with the columns that are there when it is computed."""
-        columns = [*ENTRY, *self.decode.columns]
-        for rule in self.validate:
-            check_bare_words(rule.rule, columns, name=f"rule {rule.name}")
-        if self.deduplicate is not None:
-            check_bare_words(self.deduplicate.key, columns, name="deduplicate.key")
-        for one in self.enrich:
-            check_bare_words(one.expression, columns, name=f"enrich.{one.name}.expression")
-            columns.append(one.name)
-        for route in self.routes:
-            check_bare_words(route.when, columns, name=f"route {route.name}.when")

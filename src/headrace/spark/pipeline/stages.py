@@ -24,12 +24,15 @@ from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's own exa
 
 from headrace.spark.options import Address
 from headrace.spark.pipeline.claims import claimed
-from headrace.spark.pipeline.spec import ENTRY, Decode, Deduplicate, Enrich, Route, Rule
+from headrace.spark.pipeline.naming import ENTRY, TIMES
+from headrace.spark.pipeline.spec import Decode, Deduplicate, Enrich, Route, Rule
+from headrace.spark.sink_rows import DAY_US, YEARS_US
 
 OUT: Final = "out"
 DUPLICATE: Final = "duplicate"
 QUARANTINED: Final = "quarantined"
 MARKS: Final = ("_status", "_reason", "_raw")
+STRICT: Final = {"allowSingleQuotes": "false", "allowNonNumericNumbers": "false"}  # what other readers call JSON
 PARTS_OF_DAY: Final = ((6, "night"), (12, "morning"), (18, "afternoon"), (24, "evening"))
 
 
@@ -48,13 +51,17 @@ def decode(entries: DataFrame, how: Decode) -> DataFrame:
         F.col("fields").alias("_raw"),
     )
     rows = _from_json(named, how) if how.format == "json" else _from_fields(named, how)
+    # Times further away overflow what is computed with them later, and would fail their batch on every repeat.
+    dated = {name: within_years(name, _kind(kind)) for name, kind in how.columns.items() if _kind(kind) in TIMES}
+    strange = [F.when(~within, F.lit(f"{name} is not in the years 1 to 9999")) for name, within in dated.items()]
     missing = [F.when(F.col(name).isNull(), F.lit(f"{name} is missing")) for name in how.required]
-    reason = F.coalesce(F.col("_reason"), *missing) if missing else F.col("_reason")
+    reason = F.coalesce(F.col("_reason"), *strange, *missing)
     if how.mode == "FAILFAST":
         said = F.concat(F.lit("cannot decode "), F.col("entry_stream"), F.lit(" "), F.col("entry_id"), F.lit(": "))
         reason = F.when(reason.isNotNull(), F.raise_error(F.concat(said, reason))).otherwise(F.lit(None))
     bad = F.col("_reason").isNotNull()
-    judged = rows.withColumn("_reason", reason.cast("string"))
+    kept = {name: F.when(within, F.col(name)) for name, within in dated.items()}
+    judged = rows.withColumns({"_reason": reason.cast("string"), **kept})
     judged = judged.withColumn("_status", F.when(bad, QUARANTINED).otherwise(OUT))
     if how.mode == "DROPMALFORMED":
         judged = judged.withColumn("_raw", F.when(~bad, F.col("_raw")))
@@ -65,16 +72,22 @@ def _from_json(rows: DataFrame, how: Decode) -> DataFrame:
     schema = ", ".join([*(f"`{name}` {kind}" for name, kind in how.columns.items()), "_corrupt string"])
     payload = F.col("_raw")[how.field]
     text = F.try_validate_utf8(payload.cast("string"))
-    options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": "_corrupt"}
+    options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": "_corrupt", **STRICT}
     parsed = rows.withColumn("_text", text).withColumn("_parsed", F.from_json("_text", schema, options))
     reason = (
         F.when(payload.isNull(), F.lit(f"the entry has no field {how.field}"))
         .when(F.col("_text").isNull(), F.lit("the payload is not UTF-8"))
         .when(F.col("_parsed").isNull() | F.col("_parsed._corrupt").isNotNull(), F.lit("the payload is no such JSON"))
+        .when(~_alone(F.col("_text")), F.lit("the payload is more than one JSON document"))
     )
     return parsed.select(
         *ENTRY, "_raw", *(F.col(f"_parsed.{name}").alias(name) for name in how.columns), reason.alias("_reason")
     )
+
+
+def _alone(text: Column) -> Column:
+    """Whether nothing stands behind the JSON in a text: from_json reads the first document and passes over the rest."""
+    return F.coalesce(F.json_array_length(F.concat(F.lit("["), text, F.lit("]"))) == 1, F.lit(False))
 
 
 def _from_fields(rows: DataFrame, how: Decode) -> DataFrame:
@@ -90,9 +103,20 @@ def _from_fields(rows: DataFrame, how: Decode) -> DataFrame:
 
 
 def _cast(text: Column, kind: str) -> Column:
-    if kind.startswith("array"):
-        return F.from_json(text, kind)
-    return text if kind == "string" else text.try_cast(kind)
+    if _kind(kind).startswith("array"):
+        return F.when(_alone(text), F.from_json(text, kind, STRICT))
+    return text if _kind(kind) == "string" else text.try_cast(kind)
+
+
+def _kind(told: str) -> str:
+    return told.strip().lower()
+
+
+def within_years(name: str, kind: str) -> Column:
+    """Whether a time is in the years 1 to 9999, as most programs know them; null for null."""
+    if kind == "date":
+        return F.unix_date(name).between(*(at // DAY_US for at in YEARS_US))
+    return F.unix_micros(name).between(*YEARS_US)
 
 
 def forget_raw(rows: DataFrame) -> DataFrame:

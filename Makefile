@@ -9,6 +9,9 @@ NAME   ?=
 ARGS   ?=
 SOAK   ?=
 
+# The tests start some thousand processes: where no bytecode may be kept, each compiles all of Headrace again.
+unexport PYTHONDONTWRITEBYTECODE
+
 # One stamp for each set of packages: a change in pyproject.toml installs anew, nothing else does.
 RUN_STAMP := $(VENV)/.installed-run
 DEV_STAMP := $(VENV)/.installed-dev

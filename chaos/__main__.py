@@ -86,7 +86,7 @@ async def _soak(options: argparse.Namespace) -> dict[str, Any]:
 async def _long(options: argparse.Namespace) -> dict[str, Any]:
     told = await long.run(options.minutes, options.seed, (options.server or ["redis8"])[0])
     long.write(told, options.results or runner.RESULTS)
-    return {**told, "holds": told["flat"]}
+    return told
 
 
 async def _mutants(options: argparse.Namespace) -> dict[str, Any]:

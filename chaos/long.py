@@ -1,4 +1,5 @@
-"""Is anything growing? Traffic with kills for a long time, looked at every few seconds, and a line laid through it.
+"""Is anything growing, and is anything lost? Traffic with kills for a long time, looked at every few seconds, and a line
+laid through it; at its end the judge of the rows is given the whole history.
 
 What must be flat: memory and sockets of the oldest worker, its tasks and threads, and on the server keys, owners and
 connections. A slope counts as growth when it would, over the whole run, add more than a tolerated amount.
@@ -17,6 +18,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from chaos import runner
+from chaos.checker import judge
 from chaos.facts import Promise
 from chaos.feeder import Traffic
 from chaos.scenario import Plan, Scenario, Staff
@@ -81,7 +84,7 @@ class Series:
 
 
 async def run(minutes: float, seed: int, server: str) -> dict[str, Any]:
-    """One long run: slopes, and whether everything is flat."""
+    """One long run: slopes, whether everything is flat, and what the judge says of it."""
     seconds = minutes * 60
     async with stage(SCENARIO, seed, seconds, server, "single") as told:
         elder = await told.hire()
@@ -95,6 +98,9 @@ async def run(minutes: float, seed: int, server: str) -> dict[str, Any]:
         trimming.cancel()
         series = await watching
         faults = len(History(told.folder / "nemesis.jsonl").events("fault", kind="invoke"))
+        verdict = judge(told.facts(await told.finish()))
+        if not verdict.holds:
+            runner.keep(told.folder)
     judged_s = seconds * (1 - WARM_SHARE)
     rises = {name: round(one.slope() * judged_s, 2) for name, one in series.items()}
     growing = sorted(name for name, rise in rises.items() if rise > TOLERATED[name])
@@ -106,10 +112,14 @@ async def run(minutes: float, seed: int, server: str) -> dict[str, Any]:
         "date": dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
         "messages": told.feeder.added,
         "faults": faults,
+        "lost": verdict.figures["lost"],
+        "duplicates": verdict.figures["duplicates"],
+        "breaches": {name: {"count": one.count, "examples": one.examples} for name, one in verdict.breaches.items()},
         "rise": rises,
         "last": {name: round(one.values[-1], 2) for name, one in series.items() if one.values},
         "growing": growing,
         "flat": not growing,
+        "holds": verdict.holds and not growing,
     }
 
 
@@ -127,11 +137,20 @@ def sentences(folder: Path) -> list[str]:
     )
     return [
         f"- {told['minutes']:g} minutes of traffic with kills and cuts on {told['version']}: "
-        f"{told['messages']:,} messages, {told['faults']:,} faults; by how much it rose in the judged part: "
+        f"{told['messages']:,} messages, {told['faults']:,} faults, {_ending(told)}; by how much it rose in the "
+        "judged part: "
         + ", ".join(f"{name.replace('_mb', ' MB')} {rise:+g}" for name, rise in told["rise"].items())
         + (": flat" if told["flat"] else f": **{', '.join(told['growing'])} grew**")
         for told in found
     ]
+
+
+def _ending(told: dict[str, Any]) -> str:
+    """What became of the messages. Older runs were watched for growth alone."""
+    if "lost" not in told:
+        return "not judged for loss"
+    broken = f", **{', '.join(told['breaches'])} broken**" if told["breaches"] else ""
+    return f"{told['lost']:,} lost, {told['duplicates']:,} done twice{broken}"
 
 
 async def _watch(told: Stage, pid: int, seconds: float) -> dict[str, Series]:

@@ -217,17 +217,13 @@ class Stage:
         return float(processed() - before - len(masters)) / QUIET_S / workers / len(self.streams)
 
     def _connections(self) -> dict[str, int]:
-        """How many each worker has to one server, at most, beyond the two of each of its streams that are there.
-
-        A worker has a lifeline for each shard in which it began; slots that move may bring them to one server.
-        """
+        """How many each worker has to one server, at most, beyond the two of each of its streams that are there."""
         read = {worker.pid: {*worker.settings["streams"]} for worker in self.crew.alive}
         most: dict[str, int] = {}
-        places = list(self.topology.places(self.streams))
-        for node, there in places:
+        for node, there in self.topology.places(self.streams):
             owners = [re.match(r"headrace:([^:]+-(\d+)-\w+)", str(row["name"])) for row in node.client_list()]
             for (owner, pid), count in Counter((found[1], int(found[2])) for found in owners if found).items():
-                beyond = count - 2 * len(read.get(pid, set()) & there) - (len(places) - 1)
+                beyond = count - 2 * len(read.get(pid, set()) & there)
                 most[owner] = max(most.get(owner, beyond), beyond)
         return most
 

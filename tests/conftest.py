@@ -19,6 +19,7 @@ import secrets
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 from tests.support.leaks import leaked
@@ -27,6 +28,12 @@ from tests.support.servers import KEYS, Server, ServerMissing, in_ci, start_serv
 from tests.support.tls import TlsFiles, make_tls
 
 SAID_LIMIT = 200_000  # characters of output and log kept of one test
+
+# Beside seven other processes an example may take long for no reason of its own.
+hypothesis.settings.register_profile(
+    "beside others", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.load_profile("beside others")
 
 issued: set[str] = set()
 """Every prefix given out in this session."""

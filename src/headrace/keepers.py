@@ -1,8 +1,8 @@
 """The keepers of a worker's leases: a lifeline for its lanes and a heartbeat for its assignments, one of each for every
 shard of a cluster, because a shard that is away must not hold up the renewals at another one.
 
-Slots move. When what one thread keeps has come to lie at two masters, threads are made anew for what is where now; the
-old ones end with the call that they are in.
+Slots move. When what one thread keeps has come to lie at two masters, or what two keep at one, threads are made anew for
+what is where now; the old ones end with the call that they are in.
 """
 
 from __future__ import annotations
@@ -104,13 +104,17 @@ class Keepers:
         """On the event loop, a dozen times a lease."""
         if self._board is not None:
             self._board.stamp_loop(now)
-        if self._server.route.spreads and not self._stopped and any(map(self._is_torn, self._threads())):
-            self._part()
+        if not self._server.route.spreads or self._stopped:
+            return
+        if self._are_astray(self.lifelines) or self._are_astray(self.heartbeats):
+            self._start_anew()
 
-    def _is_torn(self, thread: Lifeline | Heartbeat) -> bool:
-        return len({self._server.place(stream) for stream in thread.streams}) > 1
+    def _are_astray(self, threads: Sequence[Lifeline | Heartbeat]) -> bool:
+        """Whether they are not one for each master any more."""
+        places = [{self._server.place(stream) for stream in thread.streams} for thread in threads]
+        return any(len(each) > 1 for each in places) or len(set().union(*places)) < len(places)
 
-    def _part(self) -> None:
+    def _start_anew(self) -> None:
         """Threads for what is where now. Whether an old one ends soon does not matter: to renew twice is no harm."""
         assert self._pulse is not None
         for thread in self._threads():

@@ -70,6 +70,38 @@ async def test_what_has_moved_keeps_its_lease_while_its_old_master_stands_still(
     assert max(ages) < 0.8
 
 
+async def test_leases_that_come_to_one_master_are_kept_over_one_connection_and_part_again(
+    cluster: Cluster, prefix: str, make_app: MakeApp
+) -> None:
+    app = make_app(cluster)
+    mover, host = cluster.names(f"{prefix}-orders", 2)
+    room_mover, room_host = cluster.names(f"{prefix}-rooms", 2)
+    for stream in (mover, host):
+        app.stream(stream).handler(group="billing", lease="1s")(lambda order: None)
+    for stream in (room_mover, room_host):
+        app.assignments(stream, lease="1s").owner()(idle)
+    async with app.worker() as worker:
+
+        def lifelines_at(stream: str) -> int:
+            clients = cluster.member_of(stream).sync().client_list()
+            return [row["name"] for row in clients].count(f"headrace:{worker.owner}:lifeline")
+
+        def apart() -> bool:
+            return lifelines_at(mover) == lifelines_at(host) == 1 and len(worker._keepers.heartbeats) == 2
+
+        def together() -> bool:
+            return lifelines_at(host) == 1 and len(worker._keepers.heartbeats) == 1
+
+        await wait_until(apart, 10, what="one of each for a master")
+        for name, beside in ((mover, host), (room_mover, room_host)):
+            await asyncio.to_thread(move_beside, cluster, name, beside)
+        await wait_until(together, 10, what="one of each for both streams of a master")
+        (home,) = cluster.names(f"{prefix}-home", 1)
+        for name in (mover, room_mover):
+            await asyncio.to_thread(move_beside, cluster, name, home)
+        await wait_until(apart, 10, what="one of each for each master")
+
+
 async def test_a_parent_renews_for_its_children_at_other_shards_while_one_stands_still(
     cluster: Cluster, prefix: str, tmp_path: Path
 ) -> None:

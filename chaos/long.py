@@ -1,5 +1,5 @@
-"""Is anything growing, and is anything lost? Traffic with kills for a long time, looked at every few seconds, and a line
-laid through it; at its end the judge of the rows is given the whole history.
+"""Is anything growing, and is anything lost? Traffic with kills for a long time, looked at every few seconds, and a
+line laid through it; at its end the judge of the rows is given the whole history.
 
 What must be flat: memory and sockets of the oldest worker, its tasks and threads, and on the server keys, owners and
 connections. A slope counts as growth when it would, over the whole run, add more than a tolerated amount.

@@ -132,7 +132,8 @@ class InPlaceEngine:
         self.rescue = Rescuer(member, recorder, native=self.native)
 
     def learn(self, capabilities: Capabilities) -> None:
-        self.native = self.rescue.native = capabilities.claim
+        self.native = capabilities.claim
+        self.rescue.learn(native=self.native)
         self.endings.delete = _delete_mode(self._member, capabilities)
 
     def steps(self, passed: Callable[[Delivery[Any]], None]) -> list[Step]:

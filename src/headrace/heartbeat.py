@@ -151,17 +151,20 @@ class Heartbeat:
             self._on_loop(self._posts[0].failed, error)
 
     def _keep(self) -> None:
-        while not self._stop.wait(self._look_s):
-            now = time.monotonic()
-            if self._tell is not None:
-                self._tell(now)
-            if self._vigil.is_stalled(now):
-                continue
-            for post, link in zip(self._posts, self._links, strict=True):
-                if self._stop.is_set():
-                    return
-                if now >= post.beat_at + post.lease_s / 3 or post.in_doubt:
-                    self._beat(post, link)
+        while not self._stop.is_set():
+            self._look(time.monotonic())  # before the first wait: it may have to go on for another one
+            self._stop.wait(self._look_s)
+
+    def _look(self, now: float) -> None:
+        if self._tell is not None:
+            self._tell(now)
+        if self._vigil.is_stalled(now):
+            return
+        for post, link in zip(self._posts, self._links, strict=True):
+            if self._stop.is_set():
+                return
+            if now >= post.beat_at + post.lease_s / 3 or post.in_doubt:
+                self._beat(post, link)
 
     def _beat(self, post: Post, link: SyncLink) -> None:
         member, sent_at = post.member, time.monotonic()

@@ -1,8 +1,8 @@
 """The keepers of a worker's leases: a lifeline for its lanes and a heartbeat for its assignments, one of each for every
 shard of a cluster, because a shard that is away must not hold up the renewals at another one.
 
-Slots move. When what one thread keeps has come to lie at two masters, or what two keep at one, threads are made anew for
-what is where now; the old ones end with the call that they are in.
+Slots move. Three times a lease is looked at what is where: a thread that keeps all that is at one master, and nothing
+else, goes on; the others are followed by new ones, and end with the call that they are in.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from headrace.recorder import Recorder
 from headrace.redis.connect import Server
 
 Kept = TypeVar("Kept", Lane, Holding)
+Thread = TypeVar("Thread", Lifeline, Heartbeat)
 
 
 class Keepers:
@@ -49,20 +50,23 @@ class Keepers:
         self._pulse: Pulse | None = None
         self._ending: set[asyncio.Task[None]] = set()
         self._stopped = False
+        self._sort_s = self._sort_at = 0.0
         self.lifelines: list[Lifeline] = []
         self.heartbeats: list[Heartbeat] = []
 
     def start(self) -> None:
         self._stopped = False
+        self.lifelines, self.heartbeats = [], []
         members = [*(lane.member for lane in self._lanes), *(holding.member for holding in self._holdings)]
-        leases = [member.settings.lease_ms for member in members]
-        self._pulse = Pulse(min(leases, default=1_000) / 12_000, self._turned)
+        lease_s = min((member.settings.lease_ms for member in members), default=1_000) / 1_000
+        self._sort_s = lease_s / 3
+        self._pulse = Pulse(lease_s / 12, self._turned)
         self._pulse.start()
         for lane in self._lanes:
             lane.intake.arrived_after = self._pulse.arrived_after
         if self._board is not None:
             self._stamp(time.monotonic())
-        self._start_threads(self._pulse)
+        self._sort(self._pulse)
 
     async def stop(self) -> None:
         """End the threads. Stopping twice, or before starting, is fine."""
@@ -82,17 +86,43 @@ class Keepers:
     def _threads(self) -> list[Lifeline | Heartbeat]:
         return [*self.lifelines, *self.heartbeats]
 
-    def _start_threads(self, pulse: Pulse) -> None:
+    def _sort(self, pulse: Pulse) -> None:
+        """One thread of each kind for every master, by what is where now."""
         server, owner, recorder = self._server, self._owner, self._recorder
         tell = None if self._board is None else self._stamp
-        posts = [[holding.post for holding in holdings] for holdings in self._by_shard(self._holdings)]
-        self.heartbeats = [
-            Heartbeat(server, owner, each, pulse, recorder, names=self._names, tell=tell) for each in posts
-        ]
-        strands = [[lane.strand(self._failed) for lane in lanes] for lanes in self._by_shard(self._lanes)]
-        self.lifelines = [Lifeline(server, owner, each, pulse, recorder, tell=tell) for each in strands]
-        for thread in self._threads():
-            thread.start()
+
+        def heartbeat(holdings: list[Holding]) -> Heartbeat:
+            posts = [holding.post for holding in holdings]
+            return Heartbeat(server, owner, posts, pulse, recorder, names=self._names, tell=tell)
+
+        def lifeline(lanes: list[Lane]) -> Lifeline:
+            strands = [lane.strand(self._failed) for lane in lanes]
+            return Lifeline(server, owner, strands, pulse, recorder, tell=tell)
+
+        self.heartbeats = self._sorted(self.heartbeats, self._holdings, heartbeat)
+        self.lifelines = self._sorted(self.lifelines, self._lanes, lifeline)
+        self._sort_at = time.monotonic() + self._sort_s
+
+    def _sorted(
+        self, threads: Sequence[Thread], all_: Sequence[Kept], make: Callable[[list[Kept]], Thread]
+    ) -> list[Thread]:
+        going = {frozenset(thread.streams): thread for thread in threads}
+        found = []
+        for kept in self._by_shard(all_):
+            thread = going.pop(frozenset(each.member.stream for each in kept), None)
+            if thread is None:
+                thread = make(kept)
+                thread.start()  # before the former ends: to renew twice is no harm
+            found.append(thread)
+        for former in going.values():
+            self._end(former)
+        return found
+
+    def _end(self, thread: Lifeline | Heartbeat) -> None:
+        thread.cut()
+        task = asyncio.get_running_loop().create_task(thread.stop(), name="headrace keepers")
+        self._ending.add(task)
+        task.add_done_callback(self._ending.discard)
 
     def _by_shard(self, all_: Sequence[Kept]) -> list[list[Kept]]:
         shards: dict[object, list[Kept]] = {}
@@ -104,25 +134,9 @@ class Keepers:
         """On the event loop, a dozen times a lease."""
         if self._board is not None:
             self._board.stamp_loop(now)
-        if not self._server.route.spreads or self._stopped:
-            return
-        if self._are_astray(self.lifelines) or self._are_astray(self.heartbeats):
-            self._start_anew()
-
-    def _are_astray(self, threads: Sequence[Lifeline | Heartbeat]) -> bool:
-        """Whether they are not one for each master any more."""
-        places = [{self._server.place(stream) for stream in thread.streams} for thread in threads]
-        return any(len(each) > 1 for each in places) or len(set().union(*places)) < len(places)
-
-    def _start_anew(self) -> None:
-        """Threads for what is where now. Whether an old one ends soon does not matter: to renew twice is no harm."""
-        assert self._pulse is not None
-        for thread in self._threads():
-            thread.cut()
-            task = asyncio.get_running_loop().create_task(thread.stop(), name="headrace keepers")
-            self._ending.add(task)
-            task.add_done_callback(self._ending.discard)
-        self._start_threads(self._pulse)
+        if self._server.route.spreads and now >= self._sort_at and not self._stopped:
+            assert self._pulse is not None
+            self._sort(self._pulse)
 
     def _stamp(self, now: float) -> None:
         """From a thread: this process runs, and these are its connections."""

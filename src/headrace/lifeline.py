@@ -113,22 +113,25 @@ class Lifeline:
             self._on_loop(self._strands[0].failed, error)
 
     def _keep(self) -> None:
-        while not self._stop.wait(self._look_s):
-            now = time.monotonic()
-            if self._tell is not None:
-                self._tell(now)
-            if self._vigil.is_stalled(now):
-                continue
-            failed: HeadraceError | None = None
-            for strand in self._strands:
-                if self._stop.is_set():
-                    return
-                try:
-                    self._look(strand, now)
-                except HeadraceError as error:  # another strand's server may well be there
-                    failed = error
-                    self._report(error)
-            self._failing = failed is not None
+        while not self._stop.is_set():
+            self._look_at_all(time.monotonic())  # before the first wait: it may have to go on for another one
+            self._stop.wait(self._look_s)
+
+    def _look_at_all(self, now: float) -> None:
+        if self._tell is not None:
+            self._tell(now)
+        if self._vigil.is_stalled(now):
+            return
+        failed: HeadraceError | None = None
+        for strand in self._strands:
+            if self._stop.is_set():
+                return
+            try:
+                self._look(strand, now)
+            except HeadraceError as error:  # another strand's server may well be there
+                failed = error
+                self._report(error)
+        self._failing = failed is not None
 
     def _look(self, strand: Strand, now: float) -> None:
         settings = strand.member.settings

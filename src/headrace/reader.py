@@ -3,7 +3,8 @@
 A turn of the loop, with n free slots:
 
     1. after a read whose answer did not arrive whole: ask what I hold and do not know (SPEC 5)
-    2. what waits and is due, then what other owners left (rescue), each at its own time
+    2. what waits and is due, then what other owners left (rescue), each at its own time; if no slot is free then, the
+       gathered acks go ahead to make room
     3. the gathered acks and the read for what is still free, in one write: the server frees before it fills
 
 Because everything is taken here, one after the other, no worker ever holds more than its slots (SPEC 4). While the
@@ -213,9 +214,11 @@ class Reader:
             self._learnt = epoch
         self._rescue.seen(self._link, 0.0)
         now = time.monotonic()
+        looks = self._due.next_at <= now
+        if self._slots.free <= 0 and (looks or self._scanning() or self._reconcile_at <= now):
+            await self._make_room()
         if self._reconcile_at <= now and self._slots.free > 0:
             await self._reconcile()
-        looks = self._due.next_at <= now
         if looks and self._slots.free > 0:
             due = await self._heard(self._due.take(self._link, self._slots.free))
             points.reached("reader.due")
@@ -231,11 +234,18 @@ class Reader:
             self._accept(entries, Origin.NEW)
         await self._read()
 
+    async def _make_room(self) -> None:
+        """Acks ride with the read, which fills their slots again at once: while there is a backlog none would ever be
+        free for what is due or orphaned (SPEC 8, 24). So when it is time to look, they go ahead."""
+        batch, ack = self._acks.take_acks()
+        if ack is not None:
+            await self._ack_only(batch, ack)
+
     async def _read(self) -> None:
         """The gathered acks and the read, in one write."""
         batch, ack = self._acks.take_acks()
         count = self._slots.free + len(batch)
-        if count <= 0:
+        if count <= 0:  # more is held than there are slots: reading ahead has just ended
             if ack is not None:
                 await self._ack_only(batch, ack)
             return
@@ -258,7 +268,7 @@ class Reader:
         self._answered(batch, answers, count)
 
     async def _ack_only(self, batch: list[Delivery[Any]], ack: Call[list[Word]]) -> None:
-        """More is held than there are slots (reading ahead has just ended): nothing is read until that is over."""
+        """The gathered acks alone."""
         try:
             words = await self._link.call(ack)
         except BaseException:

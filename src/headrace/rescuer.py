@@ -48,6 +48,12 @@ class Rescuer:
     def next_at(self) -> float:
         return max(self._next_at, self._quiet_until)
 
+    def learn(self, *, native: bool) -> None:
+        """Another server answers: take over in its way, and soon enough for it."""
+        if native != self.native:
+            self.native, self.more = native, False
+            self._next_at = min(self._next_at, time.monotonic() + self._interval_s())
+
     def hint(self) -> None:
         """Somebody may have died: look now. Never needed, only earlier."""
         self._next_at = 0.0
@@ -103,10 +109,12 @@ class Rescuer:
         return found.entries
 
     async def _deadline_ms(self, link: Link) -> int:
-        """The server time until which a call that is sent now may take over."""
+        """The server time until which a call that is sent now may take over. It counts from before the question: a
+        server that stood still over that has given nobody else's renewal an answer, either."""
+        now = time.monotonic()
         if self._server_ms == 0:
             self._server_ms, self._server_at = await link.call(commands.server_ms()), time.monotonic()
-        return self._server_ms + int((time.monotonic() - self._server_at) * 1000) + self.lease_ms // 4
+        return self._server_ms + int((now - self._server_at) * 1000) + self.lease_ms // 4
 
     def _is_late(self, found: replies.Rescue | replies.TakenOver) -> bool:
         self._server_ms, self._server_at = found.server_ms, time.monotonic()

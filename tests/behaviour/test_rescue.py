@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from headrace import App, Delivery
+from headrace import App, Delivery, Retry
 from headrace.names import keys_of
 from headrace.redis import scripts
 from tests.support.looking import age, fill, orphan, pending
@@ -44,6 +44,32 @@ async def test_orphans_are_shared_by_all_workers(server: Server, stream: str, ma
         assert set(ledger.attempts) == {2}
         took[workers] = ledger.seen[-1].at - ledger.seen[0].at
     assert took[4] < took[1] / 3
+
+
+async def test_orphans_are_rescued_while_there_is_a_backlog(server: Server, stream: str, make_app: MakeApp) -> None:
+    """SPEC 8, 24: every slot is taken again by the read that carries its ack; what is orphaned or due gets its turn."""
+    fill(server, stream, 20)
+    orphan(server, stream, GROUP, 20, idle_ms=60_000)
+    backlog = 400
+    fill(server, stream, backlog)
+    app, ledger = make_app(server), Ledger()
+    again: list[tuple[str, int]] = []  # one that fails: its id, and how many had been started before it came again
+
+    @app.stream(stream).handler(group=GROUP, lease="500ms", concurrency=4)
+    async def bill(order: Any, delivery: Delivery[Any]) -> None:
+        ledger.note(order, delivery)
+        if len(ledger) == 4:
+            again.append((delivery.id, 0))
+            raise Retry("busy", after="100ms")
+        if again and delivery.id == again[0][0]:
+            again.append((delivery.id, len(ledger)))
+        await asyncio.sleep(0.03)
+
+    async with app.worker():
+        await wait_until(lambda: len(ledger) > backlog // 2, 20)
+    rescued = [number for number, seen in enumerate(ledger.seen) if seen.attempt == 2 and seen.id != again[0][0]]
+    assert len(rescued) == 20, "behind the backlog"
+    assert len(again) == 2, "the retry waits behind the backlog"
 
 
 @pytest.mark.servers("redis8", "valkey9")

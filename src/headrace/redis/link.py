@@ -156,7 +156,7 @@ class Link(Lines[Line]):
 
     def _doubt(self, node: Node) -> None:
         if self._doubting is None or self._doubting.done():
-            self._route.lost(node)
+            self._route.doubted(node)
             self._doubting = asyncio.get_running_loop().create_task(self._look_again(), name="headrace route")
 
     async def _look_again(self) -> None:

@@ -57,6 +57,9 @@ class OneNode:
     def lost(self, node: Node) -> None:
         """There is no other."""
 
+    def doubted(self, node: Node) -> None:
+        """Nor anybody to ask."""
+
 
 class InCluster:
     """The masters of a cluster, by slot."""
@@ -122,6 +125,9 @@ class InCluster:
     def lost(self, node: Node) -> None:
         self._lost[node] = time.monotonic()
         self.expire()
+
+    def doubted(self, node: Node) -> None:
+        self.lost(node)  # a map that cannot be read is no error while this one is there
 
     def expire(self) -> None:
         """Read the map again before the next call, if that is not too soon."""

@@ -80,6 +80,9 @@ class BySentinel:
         if self._told is None or self._told.primary == node:
             self._stale = True
 
+    def doubted(self, node: Node) -> None:
+        self._check_at = 0.0
+
     def reset(self) -> None:
         """Ask the sentinels again before the next call, however fresh their answer is: somebody has asked for it."""
         self._stale, self._asked_at = True, 0.0

@@ -97,6 +97,9 @@ class Route(Protocol):
     def lost(self, node: Node) -> None:
         """A node cannot be reached, or says that it is no master."""
 
+    def doubted(self, node: Node) -> None:
+        """A node is slow to answer: ask others about it before the next call. Nobody's silence makes it worse."""
+
 
 def packed(call: Call[Any]) -> bytes:
     if call.script is None:

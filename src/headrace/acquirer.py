@@ -80,7 +80,9 @@ class Acquirer:
         await self._connected()
         if self._is_full():
             # A share changes with every owner that comes or goes, and a long lease is too long to wait for the news.
+            begun = time.monotonic()
             self.heard(await self._link.call(self._look()))
+            self._seen(begun)  # a look that hung is as good a warning as a read
         wanted = self._wanted()
         if wanted <= 0:
             await asyncio.sleep(self._look_ms / 1000)
@@ -170,8 +172,9 @@ class Acquirer:
 
     async def unknown(self, known: list[bytes]) -> list[Assignment]:
         """What the server says I hold and I do not know: an answer did not arrive whole."""
-        member = self._member
+        member, begun = self._member, time.monotonic()
         found = await self._link.call(scripts.mine(member.keys, member.group, member.owner, CHUNK, known))
+        self._seen(begun)
         self._lost_to_trimming(found.trimmed)
         self._recorder.count("found_total", len(found.taken), **member.labels)
         # An earlier process of this name may have taken the streams with these counts, and may only be paused: the next

@@ -1,8 +1,9 @@
 """The estates of dead children: what the supervising parent hands back of what they held (DESIGN 11).
 
-Each is handed back as soon as the server has closed the child's connections: whatever it had sent has been heard by
-then, so finished work is not run again. Started deliveries keep their attempt, the others give it back. It is done in a
-thread: while a server does not answer, the parent still starts children and passes signals on.
+Deliveries are handed back as soon as the server has closed the child's connections: whatever it had sent has been heard
+by then, so finished work is not run again. Started ones keep their attempt, the others give it back. The lease on owned
+streams ends at once: an ack still on its way is refused. It is done in a thread: while a server does not answer,
+the parent still starts children and passes signals on.
 """
 
 from __future__ import annotations

@@ -73,7 +73,10 @@ class Handlers:
         try:
             await self._call(room)
         except AssignmentTaken as taken:
-            self._holding.lose(room, taken.holder)
+            if taken.stream == room.name:
+                self._holding.lose(room, taken.holder)
+            else:  # of another room, which this handler has touched: a mistake like any other
+                await self._failed(tenure, taken)
         except asyncio.CancelledError:
             await self._hand_back(tenure)
             if not self._leaving:

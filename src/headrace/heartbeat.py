@@ -52,6 +52,7 @@ class Post:
         self.beat_at = 0.0  # when the last answered beat was sent
         self.leaving = False
         self.in_doubt = True  # the lease had ended: not sure of anything until the holding has asked what is left
+        self.doubts = 0  # how often that was
         self._confirmed = asyncio.Event()
 
     @property
@@ -66,6 +67,7 @@ class Post:
     def heard(self, beat: ownership.Beat, sent_at: float) -> None:
         """From the thread: a beat was answered."""
         if not beat.alive:
+            self.doubts += 1
             self.in_doubt = True
         self.beat_at = sent_at
         if not self.in_doubt:
@@ -73,10 +75,11 @@ class Post:
 
     # ── on the event loop ──
 
-    def trust(self, beat_at: float) -> None:
-        """What is left was asked for after this beat: the lease holds again."""
-        self.in_doubt = False
-        self.sure_until = max(self.sure_until, beat_at + self.lease_s)
+    def trust(self, beat_at: float, doubts: int) -> None:
+        """What is left was asked for after this beat and so many doubts: if there was none since, the lease holds."""
+        if doubts == self.doubts:
+            self.in_doubt = False
+            self.sure_until = max(self.sure_until, beat_at + self.lease_s)
         self.wake()
 
     def wake(self) -> None:

@@ -100,7 +100,7 @@ class Holding:
         )
         self.handover = Handover(member, self.calls, self._data, recorder, self.place)
         self._entrance = Entrance(
-            Takeover(member, self.calls, self._data, self.place),
+            Takeover(member, self.calls, self._data, self.place, settings.begin),
             self.handover,
             max_attempts=settings.handler.max_attempts,
             room=self._room,
@@ -156,7 +156,7 @@ class Holding:
         points.reached("holding.joined")
         self.post.beat_at = sent_at
         self._mistrusts = member.fixed  # an earlier process of this name may have left something
-        self.post.trust(sent_at)
+        self.post.trust(sent_at, self.post.doubts)
 
     def start(self, tenants: Tenants, watch: Watch, fail: Callable[[BaseException], None]) -> None:
         self._tenants, self._watch, self._fail = tenants, watch, fail
@@ -265,12 +265,14 @@ class Holding:
     # ── what rooms ask (room.RoomWays) ──
 
     async def begin(self, room: Room[Any]) -> None:
-        begun = await self._data.call(ownership.begin(self.place(room.name), self.member.owner, room.epoch))
+        begun = await self._data.call(
+            ownership.begin(self.place(room.name), self.member.owner, room.epoch, room.noted + 1)
+        )
         points.reached("holding.begun")
         if not begun.ok:
             self.lose(room, begun.holder)
             return
-        room.begun = True
+        room.begun, room.noted = True, begun.tries
 
     async def ack(self, room: Room[Any], raw_id: bytes, number: int, *, begins: bool) -> None:
         await self.positions.ack(room, raw_id, number, begins=begins)
@@ -368,7 +370,7 @@ class Holding:
 
     async def _ask_what_is_mine(self) -> None:
         """The lease had ended, or counts differ: some may be somebody else's by now."""
-        known, held, beat_at = dict(self.tenures), self.held, self.post.beat_at
+        known, held, beat_at, doubts = dict(self.tenures), self.held, self.post.beat_at, self.post.doubts
         try:
             mine = await self._inventory.mine()
         except HeadraceError as error:
@@ -378,7 +380,7 @@ class Holding:
             if mine.get(id_) != tenure.assignment.count and not tenure.leaving:
                 self.lose(tenure.room, "")
         self._mistrusts = self._mistrusts or len(mine) > held
-        self.post.trust(beat_at)
+        self.post.trust(beat_at, doubts)
 
     def _asked(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (error := task.exception()) is not None:

@@ -43,6 +43,7 @@ from headrace.message import ACK, Delivery, Outcome, State, SyncDelivery, Way, o
 from headrace.names import keys_of, partition_assignments
 from headrace.ownerjob import OwnerJob, OwnerSettings
 from headrace.partitions import Partitions
+from headrace.recovery import InPlace
 from headrace.room import OwnedMessage, Room
 from headrace.threads import Threads
 
@@ -54,6 +55,7 @@ _REFUSED = {
     "batch": "a batch has one outcome",
     "once": "a position is remembered instead",
     "delete_on_ack": "a position is remembered, and retention deletes",
+    "recovery": "a partition changes hands whole",
 }
 
 
@@ -71,10 +73,12 @@ class OrderedJob(OwnerJob):
 def make_ordered_job(job: Job, partitions: Partitions, options: Mapping[str, Any]) -> OrderedJob:
     """From a handler of a partition to the owner of all of them. Raises ConfigError, HandlerRefused."""
     for word, why in _REFUSED.items():
-        if options.get(word):
+        if options.get(word) and options[word] != InPlace():
             raise HandlerRefused(f"{job.name} is ordered, and has {word}: {why}; remove one of them")
     own = {word: options[word] for word in _OWNER_WORDS if options.get(word) is not None}
-    settings = OwnerSettings(handler=replace(job.settings, max_attempts=ALWAYS, concurrency=None), **own)
+    # Where a new group begins is said of the messages: partitions are all announced before, and all of them are owned.
+    begin, handler = job.settings.start, replace(job.settings, max_attempts=ALWAYS, concurrency=None, start="0")
+    settings = OwnerSettings(handler=handler, begin=begin, **own)
     return OrderedJob(
         partition_assignments(partitions.stream),
         job.group,

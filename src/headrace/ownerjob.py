@@ -34,6 +34,7 @@ class OwnerSettings:
     concurrency: int = OWNED_MOST  # assignments one process owns at most
     prefetch: int = PREFETCH  # messages of one stream read ahead; all rooms together bound the memory
     rebalance: bool = False  # hand streams on when this owner has more than its fair share
+    begin: str = "0"  # where a data stream begins that this group never owned
 
     def __post_init__(self) -> None:
         whole_number(self.concurrency, name="concurrency", least=1, most=CONCURRENCY_LIMIT)

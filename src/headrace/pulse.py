@@ -41,9 +41,9 @@ class Pulse:
         before, self.at = self.at, time.monotonic()
         if self.at - before > 2 * self._every_s:
             self._stood_since, self._woke_at = before, self.at
+        self._handle = loop.call_later(self._every_s, self._beat, loop)  # first: what is told may raise
         if self._tell is not None:
             self._tell(self.at)
-        self._handle = loop.call_later(self._every_s, self._beat, loop)
 
 
 class Vigil:

@@ -117,8 +117,8 @@ class Requeuer:
         if not self._link.is_open:
             await self._link.open()
         if self._link.epoch != self._epoch:
-            self._epoch, self._server_ms = self._link.epoch, 0
-            self._quiet_until = time.monotonic() + self.lock_ms / 2000
+            self._epoch = self._link.epoch
+            self._quiet()
         now = time.monotonic()
         await self._look_at_waits(now)
         if now < self._quiet_until:
@@ -151,11 +151,14 @@ class Requeuer:
         min_idle_ms = max(recovery.min_idle_ms, self.lock_ms)
         if self._cursor == "-":
             self._scan_began = time.monotonic()
+        begun = time.monotonic()
         rows = await self._link.call(
             commands.pending_rows(
                 member.keys, member.group, start=self._cursor, count=recovery.batch, min_idle_ms=min_idle_ms
             )
         )
+        if self._is_late(begun):
+            return  # the same page again, after the quiet
         ids = [row.id.encode() for row in rows]
         mine = [id_ for id_ in ids if self._is_mine(id_)]
         self._count("recovery_scan_skipped_alive_total", len(mine))
@@ -174,14 +177,25 @@ class Requeuer:
         self._cursor, self._scan_began = "-", 0.0
         self._scan_at = time.monotonic() + spread(self._recovery.interval_ms, random.random()) / 1000
 
+    def _is_late(self, begun: float) -> bool:
+        """A slow answer makes recovery wait: live owners' locks may have run out meanwhile, and come first then."""
+        late = time.monotonic() - begun > self.lock_ms / 4000
+        if late:
+            self._quiet()
+        return late
+
+    def _quiet(self) -> None:
+        self._quiet_until, self._server_ms = time.monotonic() + self.lock_ms / 2000, 0
+
     # ── the script ──
 
     async def _move(self, ids: Sequence[bytes], min_idle_ms: int) -> list[tuple[bytes, replies.Move]]:
         if not ids:
             return []
+        # The deadline counts from before the question: it may be the answer to that which hangs.
+        member, begun = self._member, time.monotonic()
         if self._server_ms == 0:
             self._server_ms, self._server_at = await self._link.call(commands.server_ms()), time.monotonic()
-        member, begun = self._member, time.monotonic()
         deadline_ms = self._server_ms + int((begun - self._server_at) * 1000) + self.lock_ms // 4
         call = requeue.requeue(
             member.keys,
@@ -196,8 +210,9 @@ class Requeuer:
         found = await self._link.call(call)
         points.reached("requeuer.moved")
         if found.late:
-            self._quiet_until, self._server_ms = time.monotonic() + self.lock_ms / 2000, 0
+            self._quiet()
             return []
+        self._is_late(begun)
         self._server_ms, self._server_at = found.server_ms, time.monotonic()
         return list(zip(ids, found.moves, strict=True))
 

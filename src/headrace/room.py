@@ -120,6 +120,7 @@ class Room(Generic[T]):
         self.acked = 0  # number of the last message acknowledged
         self.acked_id = position
         self.begun = False  # a try is noted on the server, and no ack has come since
+        self.noted = tries  # there, since the last progress
         self.ended = False  # finished or given back
         self.stopping = False
         self.counted = False  # whoever reads notes each try itself, when it begins
@@ -292,7 +293,7 @@ class Room(Generic[T]):
     def progressed(self, raw_id: bytes, number: int, *, begun: bool = False) -> None:
         """The position has moved. ``begun``: and a try of the next message is noted."""
         if number > self.acked:
-            self.acked, self.acked_id, self.begun = number, raw_id, begun
+            self.acked, self.acked_id, self.begun, self.noted = number, raw_id, begun, int(begun)
 
     def lose(self, holder: str) -> bool:
         """Another owner has it. False: that was known, or it had ended here."""

@@ -30,19 +30,21 @@ ROUNDS = 10  # counts can be raised by others while we raise ours, but not for e
 
 
 class Takeover:
-    def __init__(self, member: Member, calls: Calls, data: Calls, place: Callable[[str], Place]) -> None:
+    def __init__(self, member: Member, calls: Calls, data: Calls, place: Callable[[str], Place], start: str) -> None:
         self._member = member
         self._calls = calls  # to the announcement stream's slot
         self._data = data  # to wherever a data stream is
         self._place = place
+        self._start = start
 
     async def take(self, assignment: Assignment, name: str) -> tuple[Assignment, Take | None]:
         """The assignment, with its count as it is now, and the stream. None: it is not this owner's, or has ended."""
         place, how = self._place(name), _AS_USUAL
         for _ in range(ROUNDS):
-            took = await self._data.call(
-                ownership.take(place, assignment.id, assignment.count, self._member.owner, how=how)
+            call = ownership.take(
+                *(place, assignment.id, assignment.count, self._member.owner), how=how, start=self._start
             )
+            took = await self._data.call(call)
             points.reached("takeover.answered")
             if took.kind == "ok":
                 return assignment, took

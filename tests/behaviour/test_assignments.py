@@ -624,7 +624,7 @@ async def test_a_room_gives_no_message_while_its_owner_cannot_be_sure_of_its_lea
         await wait_until(lambda: time.monotonic() > post.sure_until)
         await fill(app, name, 1)
         await stays(lambda: not book.seen, 0.3)
-        post.trust(time.monotonic())
+        post.trust(time.monotonic(), post.doubts)
         await wait_until(lambda: book.seen)
 
 
@@ -653,6 +653,72 @@ async def test_a_server_that_was_paused_for_three_leases_robs_no_live_owner(
         await wait_until(lambda: len(book.seen) == 16, 10)
         assert len(book.entered) == 8
     assert counted(app, "lost_total") == 0
+
+
+@pytest.mark.servers("redis8", "redis6")
+async def test_an_owner_that_is_back_before_the_others_robs_none_of_them(
+    server: Server, stream: str, make_app: MakeApp
+) -> None:
+    """SPEC 20 for rooms: its share is full, so the first it hears is a look at the others, and that was slow enough."""
+    book = Book()
+    async with Proxy(server.socket) as early, Proxy(server.socket) as late:
+        apps = [make_app(early.url), make_app(late.url)]
+        for app in apps:
+            app.assignments(stream, lease="1s").owner()(book.own)
+        rooms = make_app(server).assignments(stream)
+        for at in range(6):
+            await rooms.announce(f"{stream}-{at}")
+        async with apps[0].worker() as first:
+            await wait_until(lambda: len(book.entered) == 6)
+            async with apps[1].worker() as second:
+                await wait_until(lambda: first.holdings[0].acquirer.share == 3)
+                for at in range(6, 8):
+                    await rooms.announce(f"{stream}-{at}")
+                await wait_until(lambda: len(book.entered) == 8 and second.holdings[0].tenures)
+                early.holding = late.holding = True
+                await asyncio.sleep(2.5)  # longer than a lease, shorter than anybody waits for an answer
+                early.holding = False
+                await asyncio.sleep(0.2)
+                late.holding = False
+                await stays(lambda: len(book.entered) == 8, 1.0)
+
+
+async def test_a_handler_that_touches_a_lost_room_keeps_its_own(server: Server, stream: str, make_app: MakeApp) -> None:
+    """AssignmentTaken names the room that was taken over: another one is not lost for it, its handler has failed."""
+    app, tries = make_app(server), list[str]()
+    rooms = app.assignments(stream, lease=LEASE)
+
+    @rooms.owner(backoff="100ms")
+    async def own(room: Room[Any]) -> None:
+        tries.append(room.name)
+        if len(tries) == 1:
+            raise AssignmentTaken(stream="another")
+        async for message in room:
+            await room.ack(message)
+
+    await rooms.announce(f"{stream}-room")
+    async with app.worker():
+        await wait_until(lambda: len(tries) == 2)
+    assert counted(app, "lost_total") == 0
+
+
+async def test_a_doubt_that_comes_while_another_is_cleared_up_stays(
+    server: Server, stream: str, make_app: MakeApp
+) -> None:
+    app = make_app(server)
+    rooms = app.assignments(stream, lease=LEASE)
+    rooms.owner()(Book().own)
+    async with app.worker() as worker:
+        await worker._keepers.heartbeats[0].stop()
+        post = worker.holdings[0].post
+        ended = ownership.Beat(alive=False, owners=1, there=0, mine=0, server_ms=0)
+        post.heard(ended, time.monotonic())
+        asked = post.doubts
+        post.heard(ended, time.monotonic())
+        post.trust(time.monotonic(), asked)
+        assert post.in_doubt
+        post.trust(time.monotonic(), post.doubts)
+        assert not post.in_doubt
 
 
 @pytest.mark.servers("redis8")

@@ -8,7 +8,18 @@ from typing import Any
 
 import pytest
 
-from headrace import App, Bury, ConfigError, Delivery, HandlerRefused, MissingRight, SyncDelivery, WrongType
+from headrace import (
+    App,
+    Bury,
+    ConfigError,
+    Delivery,
+    HandlerRefused,
+    InPlace,
+    MissingRight,
+    Requeue,
+    SyncDelivery,
+    WrongType,
+)
 from headrace.names import keys_of, partition_assignments
 from tests.support.servers import Server
 from tests.support.wait import wait_until
@@ -347,7 +358,39 @@ async def test_partitions_are_owned_again_after_a_failover_lost_their_announceme
 # ── refused ──────────────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize(("word", "value"), [("batch", 10), ("once", "1h"), ("delete_on_ack", True)])
+@pytest.mark.servers("redis8", "redis6")
+async def test_a_new_group_may_begin_with_what_comes_next(server: Server, stream: str, make_app: MakeApp) -> None:
+    """SPEC 3 for partitions: start is said of the messages, also where another group has had them announced before."""
+    app, other = make_app(server), make_app(server)
+    seen: dict[str, list[int]] = {"first": [], "second": []}
+
+    def serve(by: App, group: str) -> Any:
+        orders = by.stream(stream, partitions=2)
+
+        @orders.handler(group=group, ordered=True, start="$", recovery=InPlace())
+        async def bill(order: dict[str, Any]) -> None:
+            seen[group].append(order["n"])
+
+        return orders
+
+    orders = serve(app, "first")
+    serve(other, "second")
+    await orders.add_many([{"n": n} for n in range(4)])
+    async with app.worker() as one:
+        await wait_until(lambda: len(one.holdings[0].tenures) == 2)
+        await orders.add_many([{"n": n} for n in range(4, 8)])
+        await wait_until(lambda: len(seen["first"]) == 4)
+        async with other.worker() as two:
+            await wait_until(lambda: len(two.holdings[0].tenures) == 2)
+            await orders.add_many([{"n": n} for n in range(8, 12)])
+            await wait_until(lambda: len(seen["first"]) == 8 and len(seen["second"]) == 4)
+    assert sorted(seen["first"]) == list(range(4, 12))
+    assert sorted(seen["second"]) == list(range(8, 12))
+
+
+@pytest.mark.parametrize(
+    ("word", "value"), [("batch", 10), ("once", "1h"), ("delete_on_ack", True), ("recovery", Requeue())]
+)
 def test_what_makes_no_sense_in_order_is_refused(make_app: MakeApp, word: str, value: Any) -> None:
     orders = make_app("redis://localhost").stream("orders", partitions=4)
     with pytest.raises(HandlerRefused, match=word):

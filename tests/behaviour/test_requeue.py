@@ -16,6 +16,7 @@ from headrace import App, Backoff, Bury, ConfigError, Delivery, Requeue
 from headrace.names import keys_of
 from headrace.testing import crash
 from tests.support.looking import fill, pending, waiting
+from tests.support.proxy import Proxy
 from tests.support.servers import Server
 from tests.support.stays import stays
 from tests.support.wait import wait_until
@@ -200,6 +201,38 @@ async def test_a_failed_check_is_unknown_and_never_dead(stream: str, make_app: M
 
 
 # ── outcomes ──
+
+
+@pytest.mark.servers("redis8", "redis6")
+async def test_a_worker_that_is_back_before_the_others_requeues_none_of_their_messages(
+    server: Server, stream: str, make_app: MakeApp
+) -> None:
+    """SPEC 20: after an answer that took too long live owners' locks come first."""
+    async with Proxy(server.socket) as early, Proxy(server.socket) as late:
+        apps, starts, done = [make_app(early.url), make_app(late.url)], list[int](), asyncio.Event()
+        for app in apps:
+
+            @app.stream(stream).handler(
+                group=GROUP, lease="1s", recovery=Requeue(interval="300ms", min_idle="1s", hints=False)
+            )
+            async def bill(order: Any) -> None:
+                starts.append(order["n"])
+                await done.wait()
+
+        fill(server, stream, 10)
+        async with apps[1].worker():
+            await wait_until(lambda: len(starts) == 10)
+            async with apps[0].worker():
+                await asyncio.sleep(1.5)  # it has scanned, and trusts the server's clock
+                early.holding = late.holding = True
+                await asyncio.sleep(2.5)  # longer than a lock lives, shorter than anybody waits for an answer
+                early.holding = False
+                await asyncio.sleep(0.2)
+                late.holding = False
+                await stays(lambda: len(starts) == 10, 1.0)
+                done.set()
+                await wait_until(lambda: not pending(server, stream, GROUP))
+        assert counted(apps[0], "recovery_scan_requeued_total") == 0
 
 
 async def test_max_retries_3_means_four_starts_then_a_dead_letter(

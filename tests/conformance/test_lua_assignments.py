@@ -99,7 +99,7 @@ WORDS: dict[str, Callable[[Place, str, int, bytes], Call[Any]]] = {
     "set_aside": lambda place, owner, epoch, id_: ownership.set_aside(
         place, owner, epoch, id_, 1, extra={"_reason": "why"}
     ),
-    "begin": lambda place, owner, epoch, _: ownership.begin(place, owner, epoch),
+    "begin": lambda place, owner, epoch, _: ownership.begin(place, owner, epoch, 1),
     "give_up": lambda place, owner, epoch, _: ownership.give_up(place, owner, epoch, 1),
     "finish": lambda place, owner, epoch, _: ownership.finish(place, owner, epoch, b"5-0"),
 }
@@ -236,9 +236,10 @@ def test_a_kept_stream_whose_hash_was_forgotten_goes_on_where_its_mirror_says(la
 def test_tries_count_handlers_that_led_nowhere_and_progress_forgets_them(lab: Lab, place: Place) -> None:
     ids = fill(lab, place)
     epoch = took(lab, place, b"5-0", 1)
-    assert lab.call(ownership.begin(place, "me", epoch)).tries == 1
+    for _ in range(2):  # repeated, because an answer was cut: nothing more is counted
+        assert lab.call(ownership.begin(place, "me", epoch, 1)).tries == 1
     assert lab.call(ownership.take(place, b"5-0", 2, "heir")).tries == 1  # the owner died
-    assert lab.call(ownership.begin(place, "heir", 2)).tries == 2
+    assert lab.call(ownership.begin(place, "heir", 2, 2)).tries == 2
     assert lab.call(ownership.give_up(place, "heir", 2, -1)).tries == 1  # handed back untouched
     assert lab.call(ownership.give_up(place, "heir", 2, -1)).tries == 1  # repeated: nothing more
     assert lab.call(ownership.take(place, b"5-0", 3, "me")).tries == 1
@@ -262,10 +263,10 @@ def test_an_ack_may_note_the_first_try_of_the_next_message(lab: Lab, place: Plac
 
 def test_a_new_announcement_starts_without_tries_and_so_does_one_taken_afresh(lab: Lab, place: Place) -> None:
     epoch = took(lab, place, b"5-0", 1)
-    lab.call(ownership.begin(place, "me", epoch))
+    lab.call(ownership.begin(place, "me", epoch, 1))
     assert lab.call(ownership.take(place, b"5-0", 2, "me")).tries == 1
     assert lab.call(ownership.take(place, b"5-0", 3, "me", how="afresh")).tries == 0
-    lab.call(ownership.begin(place, "me", 3))
+    lab.call(ownership.begin(place, "me", 3, 1))
     assert lab.call(ownership.take(place, b"6-0", 1, "me")).tries == 0
 
 
@@ -420,6 +421,30 @@ def test_deleted_announcements_are_told_and_forgotten_owners_removed(lab: Lab) -
     assert "dead" not in [row[1].decode() for row in lab.raw("XINFO", "CONSUMERS", lab.keys.stream, lab.group)]
 
 
+@pytest.mark.parametrize("age_ms", [0, 4_000_000])
+def test_an_owner_that_was_killed_while_it_left_is_forgotten_after_an_hour(lab: Lab, age_ms: int) -> None:
+    lab.make_group()
+    leaving = ownership.beat(lab.keys, lab.group, "left", LEASE_MS, leaving=True)
+    beats = lab.keys.beats(lab.group)
+    lab.call(leaving)
+    lab.raw("ZINCRBY", beats, -age_ms, "left")
+    inherit(lab)
+    assert (lab.raw("ZSCORE", beats, "left") is None) == (age_ms > 0)
+
+
+def test_a_stream_that_was_never_owned_begins_where_it_is_told(lab: Lab, place: Place) -> None:
+    ids = fill(lab, place)
+    for assignment, start, position in ((b"5-0", "$", ids[-1]), (b"6-0", "0", b"0-0"), (b"7-0", "123", b"123-0")):
+        take = lab.call(ownership.take(place, assignment, 1, "me", start=start))
+        assert take.position == position.decode()
+        again = lab.call(ownership.take(place, assignment, 2, "heir", start="0"))
+        assert again.position == take.position  # it is owned: nobody tells it where to begin any more
+        lab.raw("DEL", place.own)
+        lab.raw("XGROUP", "DESTROY", place.data, place.mirror)
+    lab.raw("DEL", place.data)
+    assert lab.call(ownership.take(place, b"8-0", 1, "me", start="$")).position == "0-0"  # made, and empty
+
+
 # ── claiming by hand ──
 
 
@@ -499,7 +524,7 @@ def test_an_owner_can_go_on_with_memory_full(lab: Lab, place: Place) -> None:
         beat(lab)
         assert len(inherit(lab, "me").taken) == 1
         epoch = took(lab, place, id_, count + 1)
-        assert lab.call(ownership.begin(place, "me", epoch)).ok
+        assert lab.call(ownership.begin(place, "me", epoch, 1)).ok
         assert lab.call(ownership.pos_ack(place, "me", epoch, ids[0], 1)).kind == "ok"
         assert lab.call(ownership.give_up(place, "me", epoch)).ok
         lab.call(scripts.park(lab.keys, lab.group, "me", 0, "waiting", [(id_, 2, 2)]))

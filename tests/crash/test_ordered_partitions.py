@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -20,6 +21,7 @@ from tests.support.servers import Server
 from tests.support.wait import wait_until
 
 KEYS, PER_KEY = 12, 25
+LEASE_S = 0.5  # tests/support/ordered.py
 
 pytestmark = pytest.mark.servers("redis8", "redis6", "valkey9")
 
@@ -75,9 +77,12 @@ async def test_a_killed_workers_partitions_go_on_in_order_elsewhere(
     async with App(server.url) as app:
         await fill(app, stream, 0, PER_KEY)
         crew = hire(slow_s)
-        first, _ = crew.hire(), crew.hire()
+        crew.hire(), crew.hire()
         await wait_until(lambda: len(crew.done()) >= 40, 20)
-        first.kill()
+        busy = crew.history.events("done")[-1].pid
+        victim = next(process for process in crew.processes if process.pid == busy)
+        victim.kill()
+        killed_at = time.monotonic()
         await wait_until(lambda: len(set(crew.done())) == KEYS * PER_KEY, 40)
     starts: dict[str, list[int]] = {}
     for event in crew.history.events("start"):
@@ -88,6 +93,21 @@ async def test_a_killed_workers_partitions_go_on_in_order_elsewhere(
         assert set(numbers) == set(range(PER_KEY))
     again = sum(len(numbers) - PER_KEY for numbers in starts.values())
     assert again <= 4  # one for each partition
+    waited = takeovers(crew.history, busy, killed_at)
+    assert waited
+    assert max(waited) < LEASE_S + 1.5, waited  # a lease, a look, and a busy machine
+
+
+def takeovers(history: History, pid: int, killed_at: float) -> list[float]:
+    """How long each partition of a killed worker waited for the first start elsewhere."""
+    last: dict[str, int] = {}
+    waited: dict[str, float] = {}
+    for event in sorted(history.events("start"), key=lambda event: event.at):
+        stream = event.about["stream"]
+        if event.pid != pid and last.get(stream) == pid and event.at > killed_at:
+            waited[stream] = event.at - killed_at
+        last[stream] = event.pid
+    return list(waited.values())
 
 
 @pytest.mark.parametrize("poison", [0, 1, 3], ids=["first", "after progress", "alone"])

@@ -350,7 +350,7 @@ def _own(life: Life, scene: Owned) -> None:
     say(ownership.take(place, b"5-0", 1, ME))  # the mirror remembers the position
     _, message = scene.set()
     say(ownership.read_after([(name, b"0-0")], 1))
-    say(ownership.begin(place, ME, 1))
+    say(ownership.begin(place, ME, 1, 1))
     say(ownership.trimmed(place, ME, 1, (message, 1), (b"0-0", 0)))
     say(ownership.pos_ack(place, ME, 1, message, 1))
     say(ownership.give_up(place, ME, 1))

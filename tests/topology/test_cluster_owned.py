@@ -15,6 +15,7 @@ import redis
 
 from headrace import App, Delivery, Room, ServerError
 from headrace.acquirer import CHUNK
+from headrace.feed import POLL_MOST_S, POLL_RATE
 from headrace.names import partition_assignments
 from headrace.redis.topology import slot_of
 from tests.support.moves import move_classic
@@ -161,6 +162,33 @@ async def test_ordered_partitions_of_other_shards_go_on_while_one_is_away(
             await asyncio.sleep(AWAY_S)
             gaps = {name: round(book.gap(name, since), 2) for name in others}
         assert max(gaps.values()) < GAP_S, gaps
+
+
+async def test_rooms_that_sleep_are_looked_at_less_often_the_more_there_are(
+    cluster: Cluster, prefix: str, make_app: MakeApp
+) -> None:
+    """SPEC 45: what idle rooms cost is bounded, however many there are."""
+    app, book = make_app(cluster), Book()
+    rooms = app.assignments(f"{prefix}-rooms", lease="2s")
+    rooms.owner()(book.own)
+    names = [f"{prefix}-room-{at}" for at in range(400)]
+    for at in range(0, len(names), 50):
+        await asyncio.gather(*(rooms.announce(name) for name in names[at : at + 50]))
+
+    def looks() -> int:
+        masters = [member for member in cluster.members if member.info("replication")["role"] == "master"]
+        stats = [master.info("commandstats") for master in masters]
+        return sum(each.get("cmdstat_xread", {}).get("calls", 0) for each in stats)
+
+    async with app.worker() as worker:
+        await wait_until(lambda: len(worker.holdings[0].tenures) == len(names), 20)
+        await wait_until(lambda: worker.holdings[0].drained, 10)
+        before, begun = looks(), time.monotonic()
+        await asyncio.sleep(2.0)
+        rate = (looks() - before) / (time.monotonic() - begun)
+        await app.stream(names[7]).add({"n": 0})
+        await wait_until(lambda: book.at[names[7]], 2 * POLL_MOST_S)
+    assert len(names) / POLL_MOST_S < rate < 1.1 * POLL_RATE
 
 
 async def test_a_room_whose_slot_has_moved_depends_on_its_new_shard_alone(

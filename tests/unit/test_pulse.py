@@ -6,6 +6,7 @@ import asyncio
 import time
 
 from headrace.pulse import Pulse
+from tests.support.wait import wait_until
 
 EVERY_S = 0.1
 
@@ -35,5 +36,23 @@ async def test_while_the_loop_turns_an_answer_has_just_arrived() -> None:
             now = time.monotonic()
             if now - pulse.at < 1.5 * EVERY_S:  # the machine may have stood still
                 assert pulse.arrived_after(now) == now
+    finally:
+        pulse.stop()
+
+
+async def test_a_pulse_goes_on_when_what_it_tells_fails() -> None:
+    """Else every lease would run out because one look at the threads failed."""
+    told: list[float] = []
+
+    def tell(now: float) -> None:
+        told.append(now)
+        if len(told) == 2:
+            raise OSError("no thread to be had")
+
+    asyncio.get_running_loop().set_exception_handler(lambda loop, about: None)
+    pulse = Pulse(EVERY_S / 10, tell)
+    pulse.start()
+    try:
+        await wait_until(lambda: len(told) > 3)
     finally:
         pulse.stop()

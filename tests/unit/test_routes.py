@@ -115,3 +115,20 @@ def ended(steps: Any, *answers: Any) -> Any:
     except StopIteration as end:
         return end.value
     raise AssertionError("more is asked")
+
+
+def test_a_doubt_asks_another_sentinel_than_the_one_that_had_no_news() -> None:
+    """One that has not heard of a failover answers as readily as the others, and would be asked for ever."""
+    route = BySentinel(SENTINELS, "shop")
+    assert find(route, dict.fromkeys((1, 2, 3), (OLD, 0))) == OLD
+    views = {1: view(OLD, 0), 2: view(NEW, 1), 3: view(NEW, 1)}
+    found = OLD
+    for _ in range(2):
+        route.doubted(OLD)
+        steps, answer = route.node(None), None
+        try:
+            while True:
+                answer = views[steps.send(answer).node.port]
+        except StopIteration as end:
+            found = end.value
+    assert found == NEW

@@ -172,6 +172,8 @@ class GoClient:
         for task in (reading, *others):
             task.cancel()
         await asyncio.gather(reading, *others, return_exceptions=True)
+        for one in self._held.values():
+            one.finishing = True  # that its lock is gone then is no loss to tell
         for one in list(self._held.values()):
             await self._quietly(self._hand_back(one.announcement.stream, one.id))
             self._held.pop(one.id, None)

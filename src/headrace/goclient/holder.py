@@ -35,7 +35,7 @@ class Holding:
     id: str
     announcement: Announcement
     held_at: float = field(default_factory=time.monotonic)
-    finishing: bool = False  # an outcome was sent and its answer did not arrive: it may have happened
+    finishing: bool = False  # an outcome was sent: it may have happened, also where no answer arrived
 
 
 class Holder:

@@ -307,18 +307,23 @@ class Place(NamedTuple):
     mirror: str  # the group on it that shows the position to others
 
 
-def take(place: Place, id_: bytes, count: int, owner: str, *, how: Literal["", "afresh", "force"] = "") -> Call[Take]:
+def take(
+    place: Place, id_: bytes, count: int, owner: str, *, how: Literal["", "afresh", "force"] = "", start: str = "0"
+) -> Call[Take]:
     """Become the owner of a data stream, and hear from where to go on (SPEC 43b).
 
-    "afresh": forget the tries; "force": also if a later announcement seems to have been taken.
+    "afresh": forget the tries; "force": also if a later announcement seems to have been taken. ``start``: where a
+    stream begins that this group never owned, an id or "$".
     """
-    words = (place.data, place.own, id_, count, owner, place.mirror, how)
+    begin = start if start == "$" or "-" in start else f"{start}-0"
+    words = (place.data, place.own, id_, count, owner, place.mirror, how, begin)
     return Call((2, *words), Take.of, _TAKE)
 
 
-def begin(place: Place, owner: str, epoch: int) -> Call[Tries]:
-    """Note that a handler gets a message: the first since the take, or any where each start counts."""
-    return Call((2, place.data, place.own, owner, epoch, place.mirror), Tries.of, _BEGIN)
+def begin(place: Place, owner: str, epoch: int, tries: int) -> Call[Tries]:
+    """Note that a handler gets a message, for the so-manieth time since the last progress: the first message since the
+    take, or any where each start counts."""
+    return Call((2, place.data, place.own, owner, epoch, place.mirror, tries), Tries.of, _BEGIN)
 
 
 def pos_ack(

@@ -101,6 +101,8 @@ class BySentinel:
         told = read_told(*answer)
         if told is not None and self._told is not None and told.primary != self._told.primary:
             yield from self._find()
+        else:
+            self._last(self._sentinels[0])  # it may be the one that has not heard of a failover: the next one next
 
     def _find(self) -> Steps:
         """Generator: ask the sentinels in turn, until more than half of them agree; a later failover outvotes all.
@@ -144,7 +146,7 @@ class BySentinel:
         self._check_at = time.monotonic() + FRESH_S
 
     def _last(self, sentinel: Node) -> None:
-        """It gave no answer: the others are asked before it. A new list, because threads share it."""
+        """It gave no answer, or no news: the others are asked before it. A new list, because threads share it."""
         self._sentinels = [*(one for one in self._sentinels if one != sentinel), sentinel]
 
     def _settled(self, told: Sequence[Told], unknown: int, failed: HeadraceError | None) -> Told:

@@ -47,11 +47,15 @@ for _, consumer in ipairs(redis.call('XPENDING', stream, group)[4] or {}) do
   end
 end
 
-local long_ago = '(' .. string.format('%.0f', now_ms - FORGET_MS)
-for _, gone in ipairs(redis.call('ZRANGEBYSCORE', beats, '-inf', long_ago, 'LIMIT', 0, FORGOTTEN_AT_ONCE)) do
-  if #redis.call('XPENDING', stream, group, '-', '+', 1, gone) == 0 then
-    redis.call('XGROUP', 'DELCONSUMER', stream, group, gone) -- with nothing pending it loses nothing
-    redis.call('ZREM', beats, gone)
+local function forget(from, until_ms)
+  local before = '(' .. string.format('%.0f', until_ms)
+  for _, gone in ipairs(redis.call('ZRANGEBYSCORE', beats, from, before, 'LIMIT', 0, FORGOTTEN_AT_ONCE)) do
+    if #redis.call('XPENDING', stream, group, '-', '+', 1, gone) == 0 then
+      redis.call('XGROUP', 'DELCONSUMER', stream, group, gone) -- with nothing pending it loses nothing
+      redis.call('ZREM', beats, gone)
+    end
   end
 end
+forget('-inf', now_ms - FORGET_MS)
+forget(LEAVING, LEAVING + now_ms - FORGET_MS) -- killed while they left
 return {now_ms, 0, taken, trimmed}

@@ -1,6 +1,7 @@
 -- take: the moment of takeover, in the data stream's slot: who may acknowledge from now on, and from where to go on.
 -- KEYS 1 data stream 2 ownership hash · ARGV 1 assignment id 2 its count 3 owner 4 mirror group 5 "" or
---   "afresh": forget the tries, "force": also if it seems older
+--   "afresh": forget the tries, "force": also if it seems older 6 where a stream begins that this group never owned:
+--   an id, or $ for its end
 -- Answers {"ok", epoch, position, tries, read, gap} | {"done"} | {"stale" | "newer", id, count, owner}: stale if this
 --   assignment was taken with a higher count, newer if a later announcement of the same stream was. Gap is
 --   "<n> <id> <id>": so many messages between these ids were trimmed or deleted before anybody read them; or "".
@@ -18,7 +19,7 @@
 --   tries     how often handlers have begun since the last progress (begin.lua)
 --   done      the assignment that was finished here
 local data, own, id, count, owner, mirror = KEYS[1], KEYS[2], ARGV[1], ARGV[2], ARGV[3], ARGV[4]
-local how = ARGV[5]
+local how, start = ARGV[5], ARGV[6]
 
 -- ids and counts are decimal strings of up to 20 digits, which Lua's numbers cannot hold
 local function below(a, b) return #a < #b or (#a == #b and a < b) end
@@ -43,12 +44,12 @@ redis.call('XACK', data, mirror, '0-0') -- changes nothing; under maxmemory it l
 local position = was[5]
 if not position then
   -- finished, kept and forgotten since, or never owned: the mirror group remembers
-  position = '0-0'
   if redis.call('EXISTS', data) == 1 then
     for _, info in ipairs(redis.call('XINFO', 'GROUPS', data)) do
       if info[2] == mirror then position = info[8] end
     end
   end
+  position = position or start
 end
 local made = redis.pcall('XGROUP', 'CREATE', data, mirror, position, 'MKSTREAM')
 if made.err and not string.find(made.err, 'BUSYGROUP', 1, true) then return made end
@@ -58,6 +59,7 @@ if made.err and not string.find(made.err, 'BUSYGROUP', 1, true) then return made
 local info, told, gap = {}, redis.call('XINFO', 'STREAM', data), ''
 for i = 1, #told, 2 do info[told[i]] = told[i + 1] end
 local added, first, last = info['entries-added'], info['first-entry'], info['last-generated-id']
+if position == '$' then position = last end
 local behind = not first or older(position, first[1])
 if added and (behind or last == position) then
   local known, gone = tonumber(was[9] or ''), added - (behind and info['length'] or 0) - read

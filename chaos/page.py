@@ -61,16 +61,16 @@ def _state(promises: Promises, outcomes: Outcomes) -> str:
     """How many tests there are, and how to read the rows."""
     wanted = promises.wanted()
     passed = wanted & outcomes.passed.keys() - outcomes.failed.keys()
-    head = f"{len(passed)} of the {len(wanted)} tests behind the promises have passed" + (
-        f" ({'; '.join(_runs(wanted, outcomes))})." if passed else "."
-    )
+    count = f"All {len(wanted)}" if passed == wanted else f"{len(passed)} of the {len(wanted)}"
+    by = f" ({'; '.join(_runs(wanted, outcomes))})" if passed else ""
     names = _every(outcomes)
-    if not names:
-        return head
     servers = ", ".join(f"`{versions.short(each)}` ({each})" for each in names)
+    behind = (
+        f"Behind it stand the servers on which it passed: {servers}; `all` are these {len(names)}." if names else ""
+    )
     return (
-        f"{head} Behind a test stand the servers on which it passed: {servers}; `all` are these {len(names)}. "
-        "Where none stands it starts what it needs itself, or needs no server. `python -m pytest -k NAME` runs one."
+        f"{count} tests behind the promises have passed{by}. A proof is a test, whose name is a sentence, or a bench. "
+        f"{behind} Where none stands it starts what it needs itself, or needs no server."
     )
 
 
@@ -102,9 +102,17 @@ def _of_tests(named: str, outcomes: Outcomes) -> Proof:
     servers = {versions.full(key, outcomes.runs[run]["servers"][key]) for key, run in seen if key != NONE}
     days = tuple(sorted({run.partition(" ")[0] for _, run in seen}))
     behind = versions.joined(servers, _every(outcomes))
-    number = f"{len(passed)} of {len(tests)}" if len(passed) < len(tests) else len(tests)
-    text = f"`{named}`" + (f" ({number} tests)" if "/" in named else "") + (f": {behind}" if behind else "")
-    return Proof(text, days, _wrong(tests, passed, outcomes))
+    return Proof(_link(named, tests, passed) + (f": {behind}" if behind else ""), days, _wrong(tests, passed, outcomes))
+
+
+def _link(named: str, tests: Sequence[str], passed: Sequence[str]) -> str:
+    """A test's name is a sentence, which a table can wrap; it leads to the test's file."""
+    if "/" in named:
+        number = f"{len(passed)} of {len(tests)}" if len(passed) < len(tests) else len(tests)
+        return f"[{named}]({named.rstrip('/')}) ({number} tests)"
+    files = [test.partition("::")[0] for test in tests]
+    words = named.removeprefix("test_").replace("_", " ")
+    return ", ".join([f"[{words if file == files[0] else 'and here'}]({file})" for file in files]) or f"`{named}`"
 
 
 def _wrong(tests: Sequence[str], passed: Sequence[str], outcomes: Outcomes) -> str:

@@ -10,7 +10,8 @@ from decimal import ROUND_CEILING, Context, Decimal
 from pathlib import Path
 from typing import Any, Final
 
-from chaos import broken, long, outcomes, page, promises, versions
+from chaos import broken, long, page, promises, versions
+from chaos.outcomes import Outcomes
 from chaos.scenarios import ROWS
 from chaos.topology import KINDS
 
@@ -55,10 +56,9 @@ def text(runs: Sequence[Run], more: Sequence[str] = ()) -> str:
 
 
 def write(folder: Path, file: Path = GUARANTEES) -> None:
-    """Write the page anew, from the results in a folder."""
+    """Write the page anew, with what a folder says of the faults."""
     faults = text(load(folder), long.sentences(folder)) + broken.text(folder)
-    ended = outcomes.Outcomes.load(folder / outcomes.FILE.name)
-    file.write_text(page.render(promises.load(), ended, faults))
+    file.write_text(page.render(promises.load(), Outcomes.load(), faults))
 
 
 def bound(n: int) -> str:
@@ -111,7 +111,7 @@ def _codes(played: Sequence[Run]) -> str:
     told = []
     for number, (code, runs) in enumerate(by_code.items()):
         names = sorted({_called(run) for run in runs}, key=lambda name: int(name.split()[0]))
-        told.append(f"{code}: {len(runs):,} runs" + (f" ({', '.join(names)})" if number else ""))
+        told.append(f"{code}: {len(runs):,} run{'s' * (len(runs) > 1)}" + (f" ({', '.join(names)})" if number else ""))
     return "; ".join(told)
 
 

@@ -23,9 +23,10 @@ def test_every_promise_has_a_proof_that_ran_and_passed() -> None:
     assert without == set(), f"python -m pytest -k NAME --outcomes={FILE.relative_to(ROOT)} && python -m chaos table"
 
 
-def test_every_test_that_the_page_names_is_one_of_a_promise() -> None:
-    named = set(re.findall(r"`(test_\w+)`", table.GUARANTEES.read_text()))
-    assert named == {test for promise in promises.load().all() for test in promise.tests if "/" not in test}
+def test_everything_that_the_guarantees_lead_to_is_there() -> None:
+    led = set(re.findall(r"\]\(([^)#]+)[^)]*\)", table.GUARANTEES.read_text()))
+    assert {test.partition("::")[0] for test in promises.load().wanted() if "conformance" not in test} <= led
+    assert [path for path in sorted(led) if not (ROOT / path).exists()] == []
 
 
 def test_every_file_that_the_decisions_name_exists() -> None:

@@ -19,7 +19,9 @@ from tests.support.outcomes import plain
 
 ROOT = Path(__file__).resolve().parents[2]
 PROVEN = "test_a_key_always_goes_to_the_same_partition_and_others_can_compute_it"
-TEST = f"tests/unit/test_partitions.py::{PROVEN}"
+FILE = "tests/unit/test_partitions.py"
+LINK = f"[a key always goes to the same partition and others can compute it]({FILE})"
+TEST = f"{FILE}::{PROVEN}"
 RUN = "2026-01-02 1a2b3c4d5e"
 ABOUT = {"python": "3.11", "servers": {"redis8": "8.10.2", "redis6": "6.2.14", "valkey9": "MISSING"}}
 
@@ -37,21 +39,21 @@ def _ended(found: dict[tuple[str, str], bool], run: str = RUN) -> Outcomes:
 
 def test_a_promise_names_its_tests_the_servers_they_passed_on_and_the_day() -> None:
     text = _page(_ended({(TEST, "redis8"): True}), PROVEN)
-    assert f"| A key stays. | `{PROVEN}`: 8.10 | 2026-01-02 |" in text
-    assert "1 of the 1 tests behind the promises have passed (2026-01-02, code 1a2b3c4d5e)" in text
-    assert f"`{PROVEN}`: all |" in _page(_ended({(TEST, "redis8"): True, (TEST, "redis6"): True}), PROVEN)
-    assert f"`{PROVEN}` | 2026-01-02 |" in _page(_ended({(TEST, ""): True}), PROVEN)
+    assert f"| A key stays. | {LINK}: 8.10 | 2026-01-02 |" in text
+    assert "All 1 tests behind the promises have passed (2026-01-02, code 1a2b3c4d5e)" in text
+    assert f"{LINK}: all |" in _page(_ended({(TEST, "redis8"): True, (TEST, "redis6"): True}), PROVEN)
+    assert f"{LINK} | 2026-01-02 |" in _page(_ended({(TEST, ""): True}), PROVEN)
 
 
 def test_a_promise_without_a_run_that_passed_is_called_that() -> None:
-    assert f"| `{PROVEN}` **not run** | **not run** |" in _page(Outcomes(), PROVEN)
+    assert f"| {LINK} **not run** | **not run** |" in _page(Outcomes(), PROVEN)
     assert "**there is no such test**" in _page(Outcomes(), "test_nobody_wrote")
     failed = _ended({(TEST, "redis8"): False, (TEST, "redis6"): True})
-    assert f"`{PROVEN}`: 6.2 **failed on redis8**" in _page(failed, PROVEN)
+    assert f"{LINK}: 6.2 **failed on redis8**" in _page(failed, PROVEN)
     assert "**no proof**" in _page(Outcomes())
-    many = len(meant_by("tests/unit/test_partitions.py"))
-    assert f"(0 of {many} tests) **not run**" in _page(Outcomes(), "tests/unit/test_partitions.py")
-    assert f"(1 of {many} tests) | 2026" in _page(_ended({(TEST, ""): True}), "tests/unit/test_partitions.py")
+    many = len(meant_by(FILE))
+    assert f"(0 of {many} tests) **not run**" in _page(Outcomes(), FILE)
+    assert f"(1 of {many} tests) | 2026" in _page(_ended({(TEST, ""): True}), FILE)
 
 
 def test_what_a_run_did_not_play_keeps_its_own_date_and_the_newest_says_how_it_stands(tmp_path: Path) -> None:
@@ -130,7 +132,7 @@ def _told(name: str, **figures: Any) -> dict[str, Any]:
 
 def test_runs_of_other_code_are_named() -> None:
     runs = [_told("kill", row=1), _told("pause", row=3, code="0a"), *[_told("cut", row=13, code="1b")] * 2]
-    assert "- code 1b: 2 runs; code 0a: 1 runs (3 pause); code before digests: 1 runs (1 kill)" in table.text(runs)
+    assert "- code 1b: 2 runs; code 0a: 1 run (3 pause); code before digests: 1 run (1 kill)" in table.text(runs)
 
 
 def test_points_that_nobody_came_to_and_losses_that_a_fault_excused_are_shown_where_they_were_counted() -> None:

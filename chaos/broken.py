@@ -32,9 +32,10 @@ def _mutants(file: Path) -> str:
     told = json.loads(file.read_text())
     mutants = told["mutants"]
     caught = [mutant for mutant in mutants if mutant["caught_by"]]
+    about = [told["date"][:10], *versions.of(told["servers"]), *([versions.code_of(told)] if "code" in told else [])]
     head = (
-        f"The judge is tested by broken versions of the core (`python -m chaos mutants`, {told['date'][:10]}, "
-        f"{versions.code_of(told)}): it caught {len(caught)} of {len(mutants)}."
+        f"The judge is tested by broken versions of the core (`python -m chaos mutants`; {', '.join(about)}): "
+        f"it caught {len(caught)} of {len(mutants)}."
     )
     by = sorted({name for mutant in mutants for name in mutant["caught_by"]})
     legend = [f"- {name}: {_INVARIANTS[name]}" for name in by if name in _INVARIANTS]

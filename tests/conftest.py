@@ -23,7 +23,6 @@ import hypothesis
 import pytest
 
 from tests.support.leaks import leaked
-from tests.support.outcomes import OPTION, Watch
 from tests.support.remembered import Remembered
 from tests.support.servers import KEYS, Server, ServerMissing, in_ci, start_server, versions
 from tests.support.tls import TlsFiles, make_tls
@@ -98,7 +97,7 @@ def remembered(request: pytest.FixtureRequest) -> Remembered:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--servers", default=",".join(KEYS), help=f"comma-separated, of {','.join(KEYS)}")
-    parser.addoption(OPTION, type=Path, metavar="FILE", help="add to a file how the tests that promises name end")
+    parser.addoption("--outcomes", type=Path, metavar="FILE", help="add to a file how the tests that promises name end")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -108,7 +107,9 @@ def pytest_configure(config: pytest.Config) -> None:
     unknown = set(_allowed(config)) - set(KEYS)
     if unknown:
         raise pytest.UsageError(f"--servers: no such server: {', '.join(unknown)}; there are {', '.join(KEYS)}")
-    if file := config.getoption(OPTION):
+    if file := config.getoption("--outcomes"):
+        from tests.support.outcomes import Watch  # it needs chaos/, which is no part of what is published
+
         config.pluginmanager.register(Watch(file.absolute()))
 
 

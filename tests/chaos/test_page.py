@@ -149,12 +149,14 @@ def test_mutants_and_kept_runs_are_shown_with_the_invariants_they_broke(tmp_path
     assert broken.text(tmp_path) == ""
     mutant = {"name": "no-renewal", "mistake": "leases that nobody renews", "scenario": "slow", "server": "redis8"}
     mutants = [{**mutant, "seed": 1, "caught_by": caught} for caught in (["S5"], [])]
-    (tmp_path / broken.MUTANTS).write_text(json.dumps({"date": "2026-01-02", "servers": {}, "mutants": mutants}))
+    (tmp_path / broken.MUTANTS).write_text(
+        json.dumps({"date": "2026-01-02", "servers": {"redis8": "8.10.2"}, "mutants": mutants})
+    )
     (tmp_path / "before-fixes").mkdir()
     run = _told("cut", what="a cut", breaches={"S8": {"count": 2, "examples": ["one", "two"]}})
     (tmp_path / "before-fixes" / "02-cut.json").write_text(json.dumps(run))
     text = broken.text(tmp_path)
-    assert "it caught 1 of 2." in text
+    assert "; 2026-01-02, redis 8.10.2): it caught 1 of 2." in text
     assert "| leases that nobody renews | `no-renewal` | `slow` on redis8 | S5 |" in text
     assert "| **not caught** |" in text
     assert "- S5: tries within the limit" in text

@@ -18,7 +18,6 @@ from chaos.outcomes import NONE, Outcomes
 from tests.support.digest import digest
 from tests.support.servers import KEYS, versions
 
-OPTION: Final = "--outcomes"
 _SERVER: Final = "server of the matrix"
 
 

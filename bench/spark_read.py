@@ -55,7 +55,7 @@ def report(runs: list[Run]) -> Report:
     return Report(
         "spark-read",
         f"{ROWS:,} entries of 5 fields in {STREAMS} streams, read on two cores; beside a redis-py loop in one process",
-        "≥ 1.0 × the loop, ≥ 4 × tuples, ≤ 300 MB a worker",
+        "text entries ≥ 1.0 × the loop and ≥ 4 × tuples (of the others no ratio is asked); all ≤ 300 MB a worker",
         runs,
         CRITERIA,
         SHOWN,

@@ -8,7 +8,7 @@
     python -m chaos long --minutes 30        is memory flat, are sockets, tasks, owners and keys?
     python -m chaos crash-points             killed at every named point, at every occurrence
     python -m chaos mutants                  broken versions of the core that the checker must catch
-    python -m chaos table                    write the results into GUARANTEES.md
+    python -m chaos table                    write GUARANTEES.md from promises.toml and the results
 
 How a run goes: `stage` starts a topology, a crew of workers and a feeder, lets the seeded `schedule` of a `scenario`
 happen to them, heals, drains and collects; `checker` is a pure function from what was collected to a verdict.

@@ -94,14 +94,6 @@ async def older_tree(folder: Path) -> tuple[Path, str]:
     return target / "src", tag
 
 
-async def commit() -> str:
-    """What is being tried, with a "+" where the tree has changes; "" where there is no repository."""
-    found = await _git("rev-parse", "--short", "HEAD")
-    where = ("src", "chaos", "tests/support", ":!chaos/results")
-    changed = await _git("status", "--porcelain", "--untracked-files=no", "--", *where)
-    return f"{found}+" if changed else found
-
-
 async def _git(*words: str) -> str:
     process = await asyncio.create_subprocess_exec(
         "git", *words, cwd=ROOT, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL

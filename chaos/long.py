@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from chaos import runner
+from chaos import runner, versions
 from chaos.checker import judge
 from chaos.facts import Promise
 from chaos.feeder import Traffic
@@ -27,6 +27,7 @@ from chaos.scenarios import QUICK
 from chaos.stage import Stage, stage
 from chaos.worker import GROUP
 from headrace.names import keys_of
+from tests.support.digest import digest
 from tests.support.history import History
 
 LOOKS: Final = 60
@@ -85,7 +86,7 @@ class Series:
 
 async def run(minutes: float, seed: int, server: str) -> dict[str, Any]:
     """One long run: slopes, whether everything is flat, and what the judge says of it."""
-    seconds = minutes * 60
+    seconds, code = minutes * 60, digest()
     async with stage(SCENARIO, seed, seconds, server, "single") as told:
         elder = await told.hire()
         elder.kept = False
@@ -110,6 +111,7 @@ async def run(minutes: float, seed: int, server: str) -> dict[str, Any]:
         "server": server,
         "version": version,
         "date": dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
+        "code": code,
         "messages": told.feeder.added,
         "faults": faults,
         "lost": verdict.figures["lost"],
@@ -131,24 +133,27 @@ def write(told: dict[str, Any], folder: Path) -> None:
 
 
 def sentences(folder: Path) -> list[str]:
-    """What the long runs say, a line each, for the table's head."""
+    """What the last long run on each server says, a line each, for the table's head."""
     found = sorted(
-        (json.loads(file.read_text()) for file in (folder / "long").glob("*.json")), key=lambda one: one["date"]
+        (json.loads(file.read_text()) for file in (folder / "long").glob("*.json")), key=lambda one: str(one["date"])
     )
-    return [
-        f"- {told['minutes']:g} minutes of traffic with kills and cuts on {told['version']}: "
-        f"{told['messages']:,} messages, {told['faults']:,} faults, {_ending(told)}; by how much it rose in the "
-        "judged part: "
-        + ", ".join(f"{name.replace('_mb', ' MB')} {rise:+g}" for name, rise in told["rise"].items())
-        + (": flat" if told["flat"] else f": **{', '.join(told['growing'])} grew**")
-        for told in found
-    ]
+    return [_sentence(told) for told in {told["server"]: told for told in found}.values()]
+
+
+def _sentence(told: dict[str, Any]) -> str:
+    rises = ", ".join(f"{name.replace('_mb', ' MB')} {rise:+g}" for name, rise in told["rise"].items())
+    return (
+        f"- {told['minutes']:g} minutes of traffic with kills and cuts on {told['version']}, {told['date'][:10]}, "
+        f"{versions.code_of(told)}: {told['messages']:,} messages, {told['faults']:,} faults, {_ending(told)}; "
+        f"{'flat' if told['flat'] else '**' + ', '.join(told['growing']) + ' grew**'} "
+        f"(by how much it rose in the judged part: {rises})"
+    )
 
 
 def _ending(told: dict[str, Any]) -> str:
     """What became of the messages. Older runs were watched for growth alone."""
     if "lost" not in told:
-        return "not judged for loss"
+        return "watched for growth and not judged for loss"
     broken = f", **{', '.join(told['breaches'])} broken**" if told["breaches"] else ""
     return f"{told['lost']:,} lost, {told['duplicates']:,} done twice{broken}"
 

@@ -13,12 +13,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
-from chaos import libraries, plays
+from chaos import plays
 from chaos.checker import judge
 from chaos.scenario import Scenario
 from chaos.stage import stage
 from chaos.topology import Kind, NotAtHand
 from chaos.verdict import Breach, Verdict
+from tests.support.digest import digest
 from tests.support.servers import ServerMissing
 
 RESULTS: Final = Path(__file__).with_name("results")
@@ -47,7 +48,7 @@ class Result:
     mutant: str = ""
     date: str = ""
     machine: str = ""
-    commit: str = ""
+    code: str = ""
     skipped: str = ""
     breaches: dict[str, Any] = field(default_factory=dict)
     figures: dict[str, Any] = field(default_factory=dict)
@@ -92,7 +93,7 @@ async def run(
     result = Result(scenario.row, scenario.name, scenario.what, seed, server, topology, mutant=mutant)
     result.date = datetime.now(UTC).isoformat(timespec="seconds").removesuffix("+00:00")
     result.machine = f"{os.cpu_count()} cores, Python {platform.python_version()}"
-    result.commit = await libraries.commit()
+    result.code = digest()
     result.durability = scenario.promise.level
     result.fsync = scenario.server.fsync if scenario.server.aof else "no"
     result.lease_s = scenario.staff.lease_s

@@ -97,6 +97,7 @@ def remembered(request: pytest.FixtureRequest) -> Remembered:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--servers", default=",".join(KEYS), help=f"comma-separated, of {','.join(KEYS)}")
+    parser.addoption("--outcomes", type=Path, metavar="FILE", help="add to a file how the tests that promises name end")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -106,6 +107,10 @@ def pytest_configure(config: pytest.Config) -> None:
     unknown = set(_allowed(config)) - set(KEYS)
     if unknown:
         raise pytest.UsageError(f"--servers: no such server: {', '.join(unknown)}; there are {', '.join(KEYS)}")
+    if file := config.getoption("--outcomes"):
+        from tests.support.outcomes import Watch  # it needs chaos/, which is no part of what is published
+
+        config.pluginmanager.register(Watch(file.absolute()))
 
 
 def pytest_report_header(config: pytest.Config) -> str:

@@ -123,6 +123,40 @@ def test_the_page_keeps_what_stands_around_the_findings(tmp_path: Path) -> None:
         page.write(document, told, None)
 
 
+def test_rounds_are_compared_with_themselves_also_where_one_failed() -> None:
+    ours = {"peer": OURS.name, "on": "streams", "msgs_per_s": 900, "all_msgs_per_s": [900, 1_000, 300]}
+    rival = {"peer": "A", "on": "streams", "msgs_per_s": 20, "all_msgs_per_s": [None, 25, 15]}
+    never = {"peer": "B", "on": "streams", "msgs_per_s": 30, "all_msgs_per_s": [None, None, None]}
+    findings._compare({OURS.name: ours, "A": rival, "B": never})
+    assert rival["headrace_is_times"] == 30
+    assert "headrace_is_times" not in never
+    assert (ours["best_on_streams"], ours["ratio"]) == ("A", 30)
+
+
+def test_a_round_that_failed_is_told_in_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    rates = iter([{"msgs_per_s": 5}, {"msgs_per_s": 7}, None, {"msgs_per_s": 8}, {"msgs_per_s": 6}, {"msgs_per_s": 9}])
+
+    def measure(*_: object) -> dict[str, int]:
+        if found := next(rates):
+            return found
+        raise findings.Trouble("no worker")
+
+    monkeypatch.setattr(rate, "probe", lambda *_: 1)
+    monkeypatch.setattr(rate, "measure", measure)
+    runs: dict[str, Any] = {OURS.name: {"peer": OURS.name, "errors": []}}
+    findings._rates([OURS], runs, findings.Plan(rounds=3), lambda line: None, "embedded")
+    assert runs[OURS.name]["all_msgs_per_s"] == [5, None, 6]
+    assert runs[OURS.name]["pause_all_msgs_per_s"] == [7, 8, 9]
+
+
+def test_the_ratio_by_rounds_and_the_one_by_medians_are_told_apart() -> None:
+    ours = {"peer": "Headrace", "on": "streams", "msgs_per_s": 90, "ratio": 21.9, "best_on_streams": "A"}
+    rivals = [{"peer": name, "on": "streams", "msgs_per_s": speed} for name, speed in (("A", 3), ("B", 4))]
+    text = page._verdict(ours, [ours, *rivals, {"peer": "C", "on": "lists", "msgs_per_s": 5}])
+    assert "21.9 times what A does, the closest of the peers on Redis Streams where round is compared with" in text
+    assert "By the medians of the table B is the closest of them: 22.5 times." in text
+
+
 def test_the_page_of_the_peers_is_what_the_results_file_says(tmp_path: Path) -> None:
     """Nothing between its markers is written by hand, and the chart is drawn from the same runs."""
     document, told = tmp_path / "peers.md", json.loads((ROOT / "bench/results/peers.json").read_text())

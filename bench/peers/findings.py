@@ -36,6 +36,8 @@ SHOWN: Final = (
 )
 
 Say = Callable[[str], None]
+Found = dict[tuple[str, str], dict[int, Run]]
+"""(peer, kind of handler) -> round -> what was measured. A round that failed is missing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,18 +104,20 @@ def _forgiving(run: Run, what: str, say: Say) -> Iterator[None]:
 
 
 def _rates(peers: Sequence[Peer], runs: dict[str, Run], plan: Plan, say: Say, server: str) -> None:
-    found: dict[tuple[str, str], list[Run]] = {}
+    found: Found = {}
     counts: dict[tuple[str, str], int] = {}
     with arena(server, tcp=True) as one:
         for number in range(plan.rounds):
             for peer in peers:
                 for kind in KINDS:
                     with _forgiving(runs[peer.name], f"rate of {kind} handlers", say):
-                        per_s = _one_rate(peer, one, kind, plan, counts, found)
+                        per_s = _one_rate(peer, one, kind, plan, number, counts, found)
                         say(f"round {number + 1}: {peer.name}: {per_s:,} messages/s with {kind} handlers")
-    for (name, kind), some in found.items():
+    for (name, kind), rounds in found.items():
+        some = [*rounds.values()]
         runs[name] |= {KINDS[kind] + key: _middle(some, key) for key in some[0]}
-        runs[name][f"{KINDS[kind]}all_msgs_per_s"] = [one["msgs_per_s"] for one in some]
+        every = [rounds[number]["msgs_per_s"] if number in rounds else None for number in range(plan.rounds)]
+        runs[name][f"{KINDS[kind]}all_msgs_per_s"] = every
 
 
 def _one_rate(
@@ -121,14 +125,15 @@ def _one_rate(
     one: Arena,
     kind: str,
     plan: Plan,
+    number: int,
     counts: dict[tuple[str, str], int],
-    found: dict[tuple[str, str], list[Run]],
+    found: Found,
 ) -> int:
     which = (peer.name, kind)
     if which not in counts:
         counts[which] = rate.probe(peer, one, kind, plan.seconds)
     run = rate.measure(peer, one, kind, counts[which])
-    found.setdefault(which, []).append(run)
+    found.setdefault(which, {})[number] = run
     return int(run["msgs_per_s"])
 
 
@@ -147,9 +152,10 @@ def _compare(runs: dict[str, Run]) -> None:
     if "msgs_per_s" not in ours:
         return
     for run in rivals:
-        pairs = zip(ours["all_msgs_per_s"], run["all_msgs_per_s"], strict=False)  # rounds that failed are missing
-        run["headrace_is_times"] = round(median(our / their for our, their in pairs), 2)
-    on_streams = [run for run in rivals if run["on"] == "streams"]
+        pairs = zip(ours["all_msgs_per_s"], run["all_msgs_per_s"], strict=True)
+        if ratios := [our / their for our, their in pairs if our and their]:  # None where a round failed
+            run["headrace_is_times"] = round(median(ratios), 2)
+    on_streams = [run for run in rivals if run["on"] == "streams" and "headrace_is_times" in run]
     if on_streams:
         best = min(on_streams, key=lambda run: float(run["headrace_is_times"]))
         ours |= {"best_on_streams": best["peer"], "ratio": best["headrace_is_times"]}

@@ -60,6 +60,7 @@ class Admission:
         self._swept_at = self._batch_at = time.monotonic()
         self._served = ""  # the last stream that had its turn in a batch too small for all
         self._losses = Losses(fail=settings.fail_on_loss)
+        self._refusals: set[str] = set()  # told already
         self._token = secrets.token_hex(6)
         self._reading: tuple[str, str, list[str]] | None = None  # the batch that tasks read: end, name, its streams
 
@@ -250,7 +251,7 @@ class Admission:
         """A batch is committed: what its tasks have lost is counted with the next one."""
         if self._reading is None or self._settings.fail_on_loss or self._reading[0] != _told(start):
             return
-        self._losses.found(collect(self._wire.link, *self._reading[1:]))
+        self._losses.found(collect(self._wire.link, *self._reading[1:], self._refusals))
         self._reading = None
 
     def _planned(self, start: Offset, end: Offset) -> list[Share]:

@@ -44,6 +44,7 @@ class Claims:
         self._looked_at = 0.0
         self._budget: dict[str, int] | None = None  # with AvailableNow: new messages left to this run
         self._rescue_at = 0.0
+        self._refusals: set[str] = set()  # told already
         self._skipped: set[str] = set()  # streams under the pattern whose names are none of ours
 
     @property
@@ -113,7 +114,7 @@ class Claims:
 
     def lost(self, owner: str) -> dict[str, list[Loss]]:
         """What the tasks of a committed batch have lost, by stream."""
-        return collect(self._link, owner, [keys.stream for keys in self._now()])
+        return collect(self._link, owner, [keys.stream for keys in self._now()], self._refusals)
 
     # ── the next batch ──
 

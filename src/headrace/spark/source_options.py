@@ -38,7 +38,6 @@ ONLY_OFFSETS: Final = {
     "maxTriggerDelay": "a group hands out what there is: remove it",
     "maxSpanPerTrigger": "bound a batch with maxOffsetsPerTrigger",
     "onCommit": "a batch is acknowledged when it is committed: remove it",
-    "fetchBytes": "messages are read by their ids: remove it",
     "parser": "messages are read by their ids: remove it",
     "table": "a table about the queue is a batch read in mode offsets: remove mode",
 }

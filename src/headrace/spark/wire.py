@@ -106,7 +106,7 @@ class Wire:
         Raises AnswerTooLarge, and drops the connection, when more comes than ``most_bytes``.
         """
         end, commands, connection = self._sent.pop(0)
-        fitting = max(FIRST_BYTES, self._took + self._took // 4 + READ_BYTES)
+        fitting = 1 << (self._took + READ_BYTES - 1).bit_length()  # of few sizes: memory of the same is used again
         looked_at = sys.getrefcount(self._room) > ONLY_OURS  # somebody still has the last answer
         if looked_at or len(self._room) > SPARE * fitting:  # one very large row must not make all that follow as large
             self._room = bytearray(fitting)

@@ -82,11 +82,7 @@ async def handle(app: App, options: argparse.Namespace) -> None:
     jobs = app.sized(options.concurrency)
     board = Board.create(options.board, marks=sum(job.slots for job in jobs))
     owner = app.owner or owner_name()
-    try:
-        os.write(options.hello, hello_of(app, owner))
-    except BrokenPipeError:
-        log.warning("parent.died: ending before anything was read")
-        return
+    os.write(options.hello, hello_of(app, owner))
     running = asyncio.get_running_loop()
 
     def unleashed() -> None:

@@ -17,6 +17,7 @@ from headrace.spark.pipeline.expressions import FUNCTIONS
 from headrace.spark.pipeline.spec import SPARK_OPTIONS
 from headrace.spark.schema import DEFAULT
 from headrace.spark.sink_options import SINK_OPTIONS
+from headrace.spark.source_checks import NOT_OF_TABLES, ONLY_STREAMS
 from headrace.spark.source_options import SOURCE_OPTIONS, TABLES
 from headrace.spark.tables import schema_of
 
@@ -51,7 +52,16 @@ SOURCE = """\
 ## Source
 
 For `spark.read` and `spark.readStream`, beside the options of the server. One of `streams` and `streamsPattern` is
-needed; a stream whose name holds a comma is written as a JSON list, `["a,b"]`."""
+needed; a stream whose name holds a comma is written as a JSON list, `["a,b"]`.
+
+A stream and a batch often share their options. These do nothing in a batch read, and a line `spark.unused` in the log
+`headrace.spark` says so; `onCommit` = `trim` is refused there, and `groupId` chooses rows of a `table`:
+
+{unused}
+
+Beside `table` these are refused:
+
+{refused}"""
 
 COLUMNS = """\
 Columns without a schema of your own: {columns}.
@@ -84,7 +94,7 @@ def page() -> str:
         HEAD,
         "## Server\n\nFor source, sink and the tables about the queue alike.",
         OptionTable("", SERVER_OPTIONS).markdown(),
-        SOURCE,
+        SOURCE.format(unused=_wrapped(ONLY_STREAMS), refused=_wrapped(NOT_OF_TABLES)),
         _own(SOURCE_OPTIONS),
         COLUMNS.format(columns=_columns(DEFAULT)),
         SINK,

@@ -6,13 +6,16 @@ call (tests/support/rights.py); what an app makes of the error is in tests/behav
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 
 import pytest
 
 from headrace.errors import MissingRight, Verdict, classify
-from tests.support.rights import LIVES, Life, login, profile
+from tests.support.rights import LIVES, ROOT, Life, login, lose_with_spark, profile, share_with_spark
 from tests.support.servers import Server
+
+PAGE = ROOT / "docs/acl.md"
 
 OwnServer = Callable[..., Server]
 
@@ -27,7 +30,7 @@ SPARE = {
     "parts-worker": _SLOWER | {"xgroup|setid"},
     "parts-owner": _SLOWER | {"xgroup|setid"},
     "go": {"client|setname", "client|id", "client|unblock"},
-    "spark-source": {"client|setname", "client|id"},
+    "spark-source": {"client|setname", "client|id", "hset", "hvals", "expire"},  # without them losses are logged alone
     "spark-sink": {"client|setname", "client|id", "get"},  # get: only where two drivers publish the same batch
 }
 RIGHTS = {
@@ -78,6 +81,52 @@ def test_each_right_that_is_taken_away_is_one_fatal_error_that_names_it(
             assert "\n" not in str(error)
         named = any(right.partition("|")[0] in str(error).lower() for error in errors)
         assert named or server_key == "redis6", (right, errors)
+
+
+@pytest.mark.servers("redis8", "redis6")
+def test_losses_that_spark_may_not_count_are_said_once_and_end_no_query(
+    guarded: Server, stream: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """SPEC 52: the log of the tasks has them then."""
+
+    def lose(words: list[str]) -> int:
+        life = Life(guarded, login(guarded, words), stream)
+        try:
+            life.scene(0)
+            for _ in range(3):
+                life.client.xadd(stream, {"payload": "{}"})
+            return lose_with_spark(life)
+        finally:
+            life.close()
+
+    words = profile("spark-source", stream)
+    assert lose(words) == 1
+    assert "spark.lost.uncounted" not in caplog.text
+    for right in ("hset", "hvals"):
+        caplog.clear()
+        assert lose([word for word in words if word != f"+{right}"]) == 0
+        assert caplog.text.count("spark.lost.uncounted") == 1
+        assert f"'{right}'" in caplog.text
+
+
+@pytest.mark.servers("redis8", "redis6")
+def test_a_workers_line_and_what_the_page_adds_are_enough_for_sparks_group_mode(guarded: Server, stream: str) -> None:
+    """SPEC 52: the words are those of docs/acl.md."""
+    (more,) = re.findall(r"`mode = group` is a worker and needs a worker's line, and `([^`]*)`", PAGE.read_text())
+    words = profile("worker", stream) + more.split()
+    assert group_mode(guarded, stream, words) == 3
+    for right in set(more.split()) - {"+expire"}:  # without it losses are in the log
+        with pytest.raises(MissingRight, match=right[1:]):
+            group_mode(guarded, stream, [word for word in words if word != right])
+    assert group_mode(guarded, stream, [word for word in words if word != "+expire"]) == 1
+
+
+def group_mode(server: Server, stream: str, words: list[str]) -> int:
+    life = Life(server, login(server, words), stream)
+    try:
+        return share_with_spark(life)
+    finally:
+        life.close()
 
 
 @pytest.mark.servers("redis8", "redis6")

@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from headrace.errors import HeadraceError
+from headrace.errors import ConfigError, HeadraceError
 from headrace.spark.datasource import RedisStreams
 from headrace.spark.schema import DEFAULT
 from headrace.spark.source import BatchReader
+from headrace.spark.source_checks import NOT_OF_TABLES
 from headrace.spark.source_options import SourceSettings
 from tests.spark.querying import fill
 from tests.support.servers import Server
@@ -114,6 +115,48 @@ def test_a_wrong_option_is_one_clear_error(server: Server, options: dict[str, st
     with pytest.raises(HeadraceError, match=said) as told:
         RedisStreams(given).schema()
     assert "geheim" not in str(told.value)
+
+
+@pytest.mark.parametrize("table", [None, "groups"])
+def test_trimming_what_a_batch_read_has_read_is_refused(server: Server, stream: str, table: str | None) -> None:
+    """It would trim nothing, in silence."""
+    given = {"url": server.url, "streams": stream, "groupId": "g", "onCommit": "trim"}
+    given |= {"table": table} if table else {}
+    with pytest.raises(ConfigError, match="onCommit is trim, and a batch read trims nothing"):
+        SourceSettings.of(given, streaming=False)
+
+
+def test_limits_of_a_stream_are_said_to_do_nothing_in_a_batch_read_and_change_no_row(
+    server: Server, stream: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A stream and a batch often share their options."""
+    added = fill(server, stream, 3)
+    words = {"maxOffsetsPerTrigger": "1", "minOffsetsPerTrigger": "9", "maxTriggerDelay": "1s", "blockMs": "5"}
+    words |= {"maxSpanPerTrigger": "1ms", "groupId": "g", "onCommit": "setid"}
+    reader = BatchReader(SourceSettings.of({"url": server.url, "streams": stream, **words}, streaming=False), DEFAULT)
+    (part,) = reader.partitions()
+    assert [id_ for batch in reader.read(part) for id_ in batch.column("id").to_pylist()] == added
+    (line,) = [line for line in caplog.messages if "spark.unused" in line]
+    assert all(word in line for word in words)
+    caplog.clear()
+    SourceSettings.of({"url": server.url, "streams": stream, "startingOffsets": "earliest"}, streaming=False)
+    SourceSettings.of({"url": server.url, "streams": stream, **words}, streaming=True)
+    SourceSettings.of({"url": server.url, "streams": stream, "table": "groups", "groupId": "g"}, streaming=False)
+    assert not caplog.messages
+
+
+@pytest.mark.parametrize("word", NOT_OF_TABLES)
+def test_a_choice_of_rows_is_refused_beside_a_table(word: str) -> None:
+    text = {"startingTimestamp": "5", "endingTimestamp": "5", "failOnDataLoss": "false"}.get(word, "latest")
+    given = {"url": "redis://localhost", "streams": "s", "table": "groups", word: text}
+    with pytest.raises(ConfigError, match=f"{word} does nothing for table groups"):
+        SourceSettings.of(given, streaming=None)
+
+
+def test_what_a_table_does_not_read_is_said(caplog: pytest.LogCaptureFixture) -> None:
+    given = {"url": "redis://localhost", "streams": "s", "table": "groups", "fetchBytes": "1MB", "blockMs": "5"}
+    SourceSettings.of(given, streaming=False)
+    assert "spark.unused options=blockMs,fetchBytes" in caplog.text
 
 
 def test_a_wrong_option_is_told_at_load(read: Read, server: Server) -> None:

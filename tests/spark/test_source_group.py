@@ -15,6 +15,7 @@ import pytest
 from headrace import App, Delivery
 from headrace.errors import ConfigError
 from headrace.spark.group import GroupReader
+from headrace.spark.held import Held
 from headrace.spark.loss import DataLost
 from headrace.spark.schema import DEFAULT
 from headrace.spark.source_options import SourceSettings
@@ -236,6 +237,75 @@ def test_a_batch_has_no_more_rows_than_its_limit_over_many_streams(
     assert sorted(found) == sorted(added)
 
 
+def test_many_small_streams_share_a_task_and_few_requests(
+    share: Callable[..., Shared], server: Server, prefix: str
+) -> None:
+    """A task each made batches of minutes; the driver asked stream by stream, at rest as well."""
+    client, names = server.sync(), [f"{prefix}-{number:03}" for number in range(120)]
+    added = [id_ for name in names for id_ in fill(server, name, 2)]
+    query = share(streams=",".join(names))
+    end = query.latest()
+    assert len(query.reader.partitions(query.offset, end)) == 1
+    assert query.read(end) == sorted(added)
+    query.offset = end
+    assert query.latest() == end  # acked
+    assert sum(held(server, name) for name in names) == 0
+
+    def calls() -> tuple[int, int]:
+        about = client.info("all")
+        asked = sum(one["calls"] for name, one in about.items() if name.startswith("cmdstat_"))
+        return asked, sum(about[f"cmdstat_{name}"]["calls"] for name in ("xpending", "evalsha"))
+
+    before = calls()
+    for _ in range(5):
+        assert query.latest() == end
+    asked, ours = (after - first for after, first in zip(calls(), before, strict=True))
+    assert ours <= 5 * 2 * len(names)  # one question for work; and once in a while how long a lease is
+    assert asked <= 5 * 9 * len(names)  # with those inside
+
+
+def test_a_task_has_no_more_rows_than_it_may_and_streams_are_split_evenly(
+    share: Callable[..., Shared], server: Server, prefix: str
+) -> None:
+    names = [f"{prefix}-{number}" for number in range(6)]
+    added = [id_ for number, name in enumerate(names) for id_ in fill(server, name, 40 if number == 0 else 4)]
+    query = share(streams=",".join(names), maxRecordsPerPartition=10)
+    end = query.latest()
+    parts = query.reader.partitions(query.offset, end)
+    sizes = [sum(len(ids) for _, ids in part.pieces) for part in parts if isinstance(part, Held)]
+    assert max(sizes) <= 10
+    assert len(sizes) <= 7
+    assert query.read(end) == sorted(added)
+
+
+def test_messages_lost_of_several_streams_of_a_task_are_counted_by_stream(
+    share: Callable[..., Shared], server: Server, prefix: str
+) -> None:
+    names = [f"{prefix}-{number}" for number in range(3)]
+    for name in names:
+        fill(server, name, 10)
+    query = share(streams=",".join(names), failOnDataLoss="false")
+    end = query.latest()
+    trim(server, names[0], 4)
+    trim(server, names[2], 9)
+    assert len(query.read(end)) == 23
+    query.offset = end
+    assert query.latest()["lost"] == {names[0]: 6, names[2]: 1}
+
+
+@pytest.mark.servers("redis8")
+def test_large_messages_of_a_group_are_asked_for_by_their_size(
+    share: Callable[..., Shared], server: Server, stream: str
+) -> None:
+    for _ in range(40):
+        server.sync().xadd(stream, {"blob": b"x" * 50_000})
+    query = share(fetchBytes="200KB")
+    (part,) = query.reader.partitions(query.offset, query.latest())
+    batches = list(query.reader.read(part))
+    assert sum(batch.num_rows for batch in batches) == 40
+    assert max(batch.nbytes for batch in batches[1:]) < 500_000
+
+
 def test_streams_that_a_pattern_finds_later_are_read_from_their_beginning(
     share: Callable[..., Shared], server: Server, prefix: str
 ) -> None:
@@ -354,7 +424,6 @@ IGNORED = {
     "maxTriggerDelay": "1s",
     "maxSpanPerTrigger": "1s",
     "onCommit": "none",
-    "fetchBytes": "1MB",
     "parser": "plain",
 }
 

@@ -144,6 +144,58 @@ def test_a_key_deleted_and_made_again_is_rewound(drive: Drive, server: Server, s
     assert query.lost(stream) == (0, 1)
 
 
+@pytest.mark.servers("redis8", "valkey9", "redis6")
+@pytest.mark.parametrize("fails", ["true", "false"])
+@pytest.mark.parametrize("unread", [0, 4])
+def test_a_stream_whose_last_id_was_set_forward_is_the_same_stream(
+    drive: Drive, server: Server, stream: str, fails: str, unread: int
+) -> None:
+    """The position moves to that id, and that no entry has it proves nothing."""
+    client = server.sync()
+    query = drive(failOnDataLoss=fails)
+    fill(server, stream, 3)
+    query.drain()
+    more = fill(server, stream, unread)
+    for ahead in (1, 2):
+        last = int(client.xinfo_stream(stream)["last-generated-id"].partition(b"-")[0])
+        client.execute_command("XSETID", stream, f"{last + 3_600_000}-0")
+        assert ids(query.drain()) == sorted(more)
+        more = [client.xadd(stream, {"n": ahead}, id=f"{last + 3_600_001}-0").decode()]
+        assert ids(query.drain()) == more
+        assert query.lost(stream) == (0, 0)
+        more = []
+
+
+@pytest.mark.servers("redis8", "valkey9", "redis6")
+def test_a_start_at_an_id_that_was_set_is_no_loss(server: Server, stream: str) -> None:
+    client = server.sync()
+    fill(server, stream, 3)
+    last = int(client.xinfo_stream(stream)["last-generated-id"].partition(b"-")[0]) + 3_600_000
+    client.execute_command("XSETID", stream, f"{last}-0")
+    query = Driven(server, streams=stream)
+    query.drain()  # pinned at latest
+    (late,) = fill(server, stream, 1, id=f"{last + 1}-0")
+    assert ids(query.drain()) == [late]
+    query.close()
+
+
+def test_deletions_behind_an_entry_that_was_deleted_unread_are_noticed_too(
+    drive: Drive, server: Server, stream: str
+) -> None:
+    """An id that an entry had is no such id: the position there keeps its rules."""
+    query = drive(failOnDataLoss="false")
+    fill(server, stream, 3)
+    query.drain()
+    (end,) = fill(server, stream, 1)
+    server.sync().xdel(stream, end)
+    query.drain()
+    assert query.offset["streams"][stream] == {"id": end, "n": 4, "unknown": 1}
+    late = fill(server, stream, 5)
+    server.sync().xdel(stream, late[2])
+    assert len(query.drain()) == 4
+    assert query.lost(stream) == (0, 2)
+
+
 def test_a_key_made_again_with_higher_ids_is_rewound_too(drive: Drive, server: Server, stream: str) -> None:
     query = drive()
     fill(server, stream, 5)

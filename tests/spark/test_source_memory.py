@@ -167,5 +167,7 @@ def test_a_task_of_a_group_asks_for_little_until_it_knows_how_large_messages_are
     added = [id_.decode() for id_ in pipe.execute()]
     settings = SourceSettings.of({"url": server.url, "streams": stream, "fetchbytes": str(FETCH)}, streaming=True)
     reader = HeldReader(settings, DEFAULT)
-    assert [id_ for rows in reader.read(Held(stream, added, "owner")) for id_ in rows.column("id").to_pylist()] == added
+    assert [
+        id_ for rows in reader.read(Held([(stream, added)], "owner")) for id_ in rows.column("id").to_pylist()
+    ] == added
     assert max(sizes.answers) <= FETCH * ROOM

@@ -66,6 +66,44 @@ def test_the_mirror_group_shows_the_lag(query: Begin, server: Server, stream: st
     assert server.sync().xlen(stream) == 1  # the witness
 
 
+@pytest.mark.servers("redis8", "valkey9", "redis6")
+def test_what_a_query_reads_it_writes_once_on_every_server(
+    spark: SparkSession, server: Server, stream: str, tmp_path: Path
+) -> None:
+    """From stream to stream, in two runs of several batches each, while the source is trimmed behind them."""
+    source = {"url": server.url, "streams": stream, "startingOffsets": "earliest", "maxOffsetsPerTrigger": "120"}
+    rows = spark.readStream.format("redis-streams").options(**source, groupId="spark", onCommit="trim").load()
+
+    def run() -> None:
+        writing = rows.repartition("id").writeStream.format("redis-streams").option("url", server.url)
+        writing = writing.option("stream", f"{stream}-copy").option("checkpointLocation", str(tmp_path / "checkpoint"))
+        assert writing.trigger(availableNow=True).start().awaitTermination(100)
+
+    for _ in range(2):
+        fill(server, stream, 300)
+        run()
+    copies = [fields[b"number"] for _, fields in server.sync().xrange(f"{stream}-copy")]
+    assert sorted(map(int, copies)) == sorted([*range(300), *range(300)])
+    assert server.sync().xlen(stream) < 300
+    copied = spark.read.format("redis-streams").option("url", server.url).option("streams", f"{stream}-copy").load()
+    assert copied.count() == 600
+
+
+def test_checkpoints_behind_the_batches_are_refused_where_rows_are_written(
+    spark: SparkSession, server: Server, stream: str, tmp_path: Path
+) -> None:
+    """By Spark, for the sink and for foreachBatch; semantics.md says what they would do to a mirror group."""
+    rows = spark.readStream.format("redis-streams").option("url", server.url).option("streams", stream).load()
+    writing = rows.writeStream.option("checkpointLocation", str(tmp_path / "c"))
+    writing = writing.option("asyncProgressTrackingEnabled", "true")
+    for into in (
+        writing.format("redis-streams").option("url", server.url).option("stream", f"{stream}-copy"),
+        writing.foreachBatch(lambda some, _: None),
+    ):
+        with pytest.raises(Exception, match="does not support async progress tracking"):
+            into.start()
+
+
 def test_a_replayed_batch_has_the_same_rows(query: Begin, server: Server, stream: str) -> None:
     added = fill(server, stream, 300)
     one = query(server, streams=stream, startingOffsets="earliest", maxOffsetsPerTrigger=200)

@@ -8,15 +8,18 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
 from headrace.errors import ConfigError
 from headrace.spark.offsets import START
+from headrace.spark.options import Address
 from headrace.spark.plan import Range, pack, water_fill
 from headrace.spark.rows import Columns
 from headrace.spark.schema import DEFAULT, layout_of
 from headrace.spark.vector import Doubt, Fast, parse
-from headrace.spark.wire import Reply
+from headrace.spark.wire import Reply, Wire
 from tests.spark.querying import Driven, fill, ids
 from tests.support.servers import Server
 
@@ -89,6 +92,50 @@ def test_both_parsers_make_the_same_batches(binary: float, ragged: float) -> Non
 def test_anything_odd_is_a_doubt(data: bytes) -> None:
     with pytest.raises(Doubt):
         parse(Reply(bytearray(data), len(data), [("XRANGE",)]))
+
+
+NUMBERS = [b"", b"-", b"-1", b"0", b"1", b"2", b"5", b"300", b"-9", b"9" * 10, b"9" * 19, b"9" * 25, b"9" * 5_000, b"x"]
+HEADERS = [mark + number for mark in (b"*", b"$", b"-", b"+", b":", b"") for number in NUMBERS]
+TOKENS = (b"\r\n", b"\n", b"\r", b"*", b"$", b":", b"-", b"+", b"2", b"9" * 21, b"w", b"\xff")
+NOWHERE = Wire(Address("redis://localhost:1", 1_000, 1_000))  # parses answers; nothing is asked for
+
+
+def read_both_ways(entries: list[Entry]) -> None:
+    columns = Columns(layout_of(DEFAULT))
+    fast = Fast(columns)
+    chunk = fast.decode(NOWHERE, answer(entries))
+    assert fast.batch("k", chunk).equals(columns.batch([("k", entries)]))
+
+
+def plain_entries(count: int, width: int = 1) -> list[Entry]:
+    return [[b"1731700000000-%d" % at, [b"name", b"w" * 40] * width] for at in range(count)]
+
+
+@pytest.mark.parametrize("at", [0, 150, 299])
+def test_a_value_that_looks_like_a_header_is_a_value(at: int) -> None:
+    """One crafted message must not end every task that reads it: a number that no machine word holds did."""
+    for header in HEADERS:
+        for lines in range(6):  # so many stand before it: it comes to stand wherever an entry's header is looked for
+            entries = plain_entries(300)
+            entries[at][1][1] = b"x\r\n" * lines + header + b"\r\nend"
+            read_both_ways(entries)
+
+
+@given(st.lists(st.lists(st.sampled_from(TOKENS), max_size=12).map(b"".join), min_size=1, max_size=8), st.data())
+@settings(max_examples=300, deadline=None)
+def test_whatever_the_words_of_messages_are_both_parsers_read_the_same(words: list[bytes], data: st.DataObject) -> None:
+    entries = plain_entries(150, width=2)
+    for word in words:
+        entries[data.draw(st.integers(0, 149))][1][data.draw(st.sampled_from((1, 3)))] = word
+    read_both_ways(entries)
+
+
+def test_a_header_of_the_server_that_no_machine_word_holds_is_a_doubt() -> None:
+    for digits in (b"9" * 10, b"9" * 20, b"9" * 5_000):
+        for data in (b"*%b\r\n*2\r\n" % digits, b"*1\r\n*2\r\n$3\r\n1-0\r\n*%b\r\n" % digits):
+            padded = data + b"$1\r\na\r\n" * 3
+            with pytest.raises(Doubt):
+                parse(Reply(bytearray(padded), len(padded), [("XRANGE",)]))
 
 
 def test_named_fields_are_the_same_both_ways() -> None:
@@ -172,6 +219,29 @@ def test_large_entries_are_fetched_a_few_at_a_time(drive: Callable[..., Driven],
     batches = [batch for part in planned[1] for batch in query.reader.read(part)]
     assert sum(batch.num_rows for batch in batches) == 60
     assert max(batch.nbytes for batch in batches) < 1_500_000
+
+
+@pytest.mark.servers("redis8")
+def test_after_one_very_large_row_answers_that_are_kept_take_what_they_need(server: Server, stream: str) -> None:
+    client = server.sync()
+    client.xadd(stream, {"blob": b"x" * 20_000_000}, id="1-0")
+    for number in range(2, 12):
+        client.xadd(stream, {"blob": b"x" * 1_000}, id=f"{number}-0")
+    wire = Wire(Address(server.url, 5_000, 5_000))
+
+    def read(number: int) -> Reply:
+        wire.send([("XRANGE", stream, f"{number}-0", f"{number}-0")])
+        return wire.receive()
+
+    assert read(1).size > 20_000_000
+    assert len(read(2).data) > 20_000_000  # which nobody has: it is used again for one answer
+    assert len(read(3).data) < 2_000_000  # and given back
+    assert sum(len(kept.data) for kept in [read(number) for number in range(4, 12)]) < 10_000_000
+    large = read(1)
+    kept = [read(number) for number in range(2, 12)]
+    assert large.size > 20_000_000
+    assert sum(len(one.data) for one in kept[1:]) < 10_000_000
+    wire.close()
 
 
 def test_a_field_that_must_not_be_null_is_refused_and_an_own_column_is_not() -> None:

@@ -6,15 +6,17 @@ same roles as whole apps.
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from headrace import Effect
 from headrace.errors import HeadraceError
 from headrace.holding import place_of
-from headrace.names import keys_of, partition_assignments
+from headrace.names import keys_of, partition_assignments, waiting_group
 from headrace.partitioned import agreeing
 from headrace.partitions import Partitions
 from headrace.redis import commands, ownership, scripts
@@ -191,44 +193,109 @@ def operate(life: Life) -> None:
 
 
 def read_with_spark(life: Life) -> None:
-    """The source, as Spark's driver and tasks call it: a batch, a stream with a mirroring group, and the tables."""
-    from headrace.spark.datasource import RedisStreams
-
-    life.scene(0)
-    for n in range(3):
-        life.client.xadd(life.stream, {"payload": str(n)})
-    options = {"url": life.url, "streams": life.stream}
-
-    def rows(reader: Any, shares: Any) -> Iterator[Any]:
-        for share in shares:
-            yield from reader.read(share)
+    """The source, as Spark's driver and tasks call it: a batch; a stream with a mirroring group, from a time, from ids,
+    bounded in time; losses that are counted; and each of the tables."""
+    from headrace.spark.source_options import TABLES
 
     def batch() -> None:
-        source = RedisStreams(dict(options))
-        reader = source.reader(source.schema())
-        assert sum(part.num_rows for part in rows(reader, reader.partitions())) == 3
+        assert _batch_rows(life) == 3
 
     def stream() -> None:
-        source = RedisStreams(
-            {**options, "groupId": "mirror", "startingOffsets": "earliest", "onCommit": "trim", "retryTimeout": "0s"}
-        )
-        reader = source.streamReader(source.schema())
-        start, seen = reader.initialOffset(), 0
-        for _ in range(4):  # the mirror moves behind a batch that the next question shows to be committed
-            end = reader.latestOffset(start, reader.getDefaultReadLimit())
-            seen += sum(part.num_rows for part in rows(reader, reader.partitions(start, end)))
-            start = end
-        assert seen == 3
-        reader.stop()
+        # the mirror moves behind a batch that the next question shows to be committed
+        assert _streamed(life, 4, groupId="mirror", startingOffsets="earliest", onCommit="trim") == 3
 
     def since() -> None:
-        source = RedisStreams({**options, "startingTimestamp": "2026-01-01T00:00:00Z", "retryTimeout": "0s"})
-        reader = source.streamReader(source.schema())
-        reader.initialOffset()
+        _streamed(life, 0, startingTimestamp="2026-01-01T00:00:00Z")
+
+    def after() -> None:
+        assert _streamed(life, 3, startingOffsets=json.dumps({life.stream: "1500"})) == 2
+
+    def bounded() -> None:
+        assert _streamed(life, 4, startingOffsets="earliest", maxSpanPerTrigger="500ms") == 3
+
+    for part in (batch, since, after, bounded, stream, partial(lose_with_spark, life)):
+        life.scene(0)
+        for n in range(3):
+            life.client.xadd(life.stream, {"payload": str(n)}, id=f"{n + 1}000-0")
+        life.try_to(part)
+    _waits(life)
+    for table in TABLES:
+        life.try_to(partial(_batch_rows, life, table=table))
+
+
+def lose_with_spark(life: Life) -> int:
+    """A stream trimmed under a task, and that is lived with; answers how many losses were counted."""
+    reader = _spark_stream(life, startingOffsets="earliest", failOnDataLoss="false")
+    try:
+        start = reader.initialOffset()
+        end = reader.latestOffset(start, reader.getDefaultReadLimit())
+        shares = reader.partitions(start, end)
+        life.client.xtrim(life.stream, maxlen=1, approximate=False)
+        assert _rows(reader, shares) == 1
+        told = reader.latestOffset(end, reader.getDefaultReadLimit())
+        return sum(told["streams"][life.stream].get(word, 0) for word in ("lost", "unknown"))
+    finally:
         reader.stop()
 
-    for part in (batch, since, stream):
-        life.try_to(part)
+
+def share_with_spark(life: Life) -> int:
+    """Group mode: a batch, committed, of which some is lost; answers how many were read and counted."""
+    options = {"mode": "group", "groupId": GROUP, "startingOffsets": "earliest", "failOnDataLoss": "false"}
+    life.scene(0)
+    for _ in range(3):
+        life.client.xadd(life.stream, {"payload": "{}"})
+    reader = _spark_stream(life, **options)
+    try:
+        pinned = reader.initialOffset()
+        start = reader.latestOffset(pinned, reader.getDefaultReadLimit())
+        end = reader.latestOffset(start, reader.getDefaultReadLimit())
+        shares = reader.partitions(start, end)
+        life.client.xtrim(life.stream, maxlen=1, approximate=False)
+        seen = _rows(reader, shares)
+        told = reader.latestOffset(end, reader.getDefaultReadLimit())
+        return seen + int(told.get("lost", {}).get(life.stream, 0))
+    finally:
+        reader.stop()
+
+
+def _waits(life: Life) -> None:
+    """A delivery, one that waits, and an owner that is known."""
+    life.scene(1)
+    life.client.xgroup_create(life.stream, waiting_group(GROUP), "0")
+    life.client.xreadgroup(waiting_group(GROUP), "crashed", {life.stream: ">"})
+    life.client.hset(keys_of(life.stream).owners(GROUP), ME, '{"seen_ms":1,"lease_ms":1,"token":"a"}')
+
+
+def _batch_rows(life: Life, **options: str) -> int:
+    from headrace.spark.datasource import RedisStreams
+
+    source = RedisStreams({"url": life.url, "streams": life.stream, **options})
+    reader: Any = source.reader(source.schema())
+    return _rows(reader, reader.partitions())
+
+
+def _spark_stream(life: Life, **options: str) -> Any:
+    from headrace.spark.datasource import RedisStreams
+
+    source = RedisStreams({"url": life.url, "streams": life.stream, "retryTimeout": "0s", "blockMs": "1", **options})
+    return source.streamReader(source.schema())
+
+
+def _streamed(life: Life, batches: int, **options: str) -> int:
+    reader = _spark_stream(life, **options)
+    try:
+        start, seen = reader.initialOffset(), 0
+        for _ in range(batches):
+            end = reader.latestOffset(start, reader.getDefaultReadLimit())
+            seen += _rows(reader, reader.partitions(start, end))
+            start = end
+        return seen
+    finally:
+        reader.stop()
+
+
+def _rows(reader: Any, shares: Any) -> int:
+    return sum(part.num_rows for share in shares for part in reader.read(share))
 
 
 def write_with_spark(life: Life) -> None:

@@ -17,7 +17,7 @@ from typing import Final
 
 from headrace.redis.calls import Call, as_is, text
 from headrace.spark.arrivals import FEW, Arrivals
-from headrace.spark.counting import Top, begin, count_after
+from headrace.spark.counting import Top, begin, count_after, top_of
 from headrace.spark.keyspace import Streams
 from headrace.spark.losses import Losses
 from headrace.spark.mirror import Mirror
@@ -60,6 +60,7 @@ class Admission:
         self._swept_at = self._batch_at = time.monotonic()
         self._served = ""  # the last stream that had its turn in a batch too small for all
         self._losses = Losses(fail=settings.fail_on_loss)
+        self._refusals: set[str] = set()  # told already
         self._token = secrets.token_hex(6)
         self._reading: tuple[str, str, list[str]] | None = None  # the batch that tasks read: end, name, its streams
 
@@ -69,7 +70,7 @@ class Admission:
     def prepare_available_now(self) -> None:
         """Remember where the streams end now: nothing behind that belongs to this run."""
         found = states(self._wire.link, self._streams.now(self._wire.link, afresh=True))
-        self._targets = {key: Top(state.last_id, state.added) for key, state in found.items()}
+        self._targets = {key: top_of(state) for key, state in found.items()}
 
     def report(self) -> Offset | None:
         """Where the streams ended when they were last looked at."""
@@ -145,7 +146,7 @@ class Admission:
 
     def _top(self, key: str, look: Look) -> Top:
         """Where this run may read to in a stream."""
-        top = Top(look.state.last_id, look.state.added)
+        top = top_of(look.state)
         target = self._targets.get(key) if self._targets is not None else None
         return target if target is not None and parse_id(target.id) < parse_id(top.id) else top
 
@@ -163,8 +164,8 @@ class Admission:
             part = range_of(key, start, bound, seen[key])
             if part is not None:
                 waiting[key], bounds[key] = part, bound
-            elif parse_id(tops[key].id) > start.number:  # whatever was there has been deleted
-                ends[key] = position.at(tops[key].id, tops[key].n)
+            elif parse_id(tops[key].id) > start.number:  # what was there has been deleted, or nothing was: XSETID
+                ends[key] = position.at(tops[key].id, tops[key].n, told=tops[key].told)
         total = sum(part.rows for part in waiting.values())
         if self._hold_back(waiting):
             return ends, marks
@@ -172,7 +173,7 @@ class Admission:
         step = self._planner.step(min(total, limit or total), len(waiting))
         for key, part in waiting.items():
             if shares[key] >= part.rows:
-                ends[key] = begun[key].at(bounds[key].id, bounds[key].n)
+                ends[key] = begun[key].at(bounds[key].id, bounds[key].n, told=bounds[key].told)
             elif shares[key]:
                 scan = self._planner.scan(part, step, shares[key])
                 n = bounds[key].n if scan.last_id == bounds[key].id else count_after(begun[key], seen[key], scan.rows)
@@ -250,7 +251,7 @@ class Admission:
         """A batch is committed: what its tasks have lost is counted with the next one."""
         if self._reading is None or self._settings.fail_on_loss or self._reading[0] != _told(start):
             return
-        self._losses.found(collect(self._wire.link, *self._reading[1:]))
+        self._losses.found(collect(self._wire.link, *self._reading[1:], self._refusals))
         self._reading = None
 
     def _planned(self, start: Offset, end: Offset) -> list[Share]:

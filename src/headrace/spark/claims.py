@@ -5,26 +5,30 @@ from __future__ import annotations
 import logging
 import random
 import time
-from collections.abc import Iterator, Sequence
-from typing import Final
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Final, TypeVar
 
-from headrace.errors import NoGroup
+from headrace.errors import HeadraceError, NoGroup
 from headrace.names import DEAD_LETTERS_SUFFIX, Keys
 from headrace.policy import spread
 from headrace.redis import commands, scripts
-from headrace.redis.calls import Wire
+from headrace.redis.calls import Call, Wire
 from headrace.redis.replies import PendingRow
 from headrace.spark.arrivals import Arrivals
 from headrace.spark.keyspace import find_streams, known_keys
 from headrace.spark.loss import Loss
 from headrace.spark.source_options import SourceSettings
-from headrace.spark.taking import Overdue, Taking
+from headrace.spark.state import in_parts
+from headrace.spark.taking import AT_ONCE, Overdue, Taking
 from headrace.spark.tally import collect
 from headrace.spark.told import starting_ids
 
 ACK_PAGE: Final = 500
 NOTHING: Final = Overdue(0, {})
 DUE_MS: Final = 200  # how often what waits is looked at, as every worker does
+T = TypeVar("T")
 
 log = logging.getLogger("headrace.spark")
 
@@ -44,6 +48,8 @@ class Claims:
         self._looked_at = 0.0
         self._budget: dict[str, int] | None = None  # with AvailableNow: new messages left to this run
         self._rescue_at = 0.0
+        self._ended = ""  # the owner that was ended last
+        self._refusals: set[str] = set()  # told already
         self._skipped: set[str] = set()  # streams under the pattern whose names are none of ours
 
     @property
@@ -62,16 +68,18 @@ class Claims:
         found = self._look_up()
         told = starting_ids(self._settings, [keys.stream for keys in found])
         start = "0" if self._settings.starting == "earliest" or told is not None else "$"
-        for keys in found:
-            self._link.call(scripts.ensure_group(keys, self._group, (told or {}).get(keys.stream, start)))
+        self._ask(found, lambda keys: scripts.ensure_group(keys, self._group, (told or {}).get(keys.stream, start)))
 
     def bound(self) -> None:
         """Remember how many messages are new now: no more belong to this run."""
-        self._budget = {}
-        for keys in self._now():
-            groups = {group.name: group for group in self._link.call(commands.groups(keys))}
-            lag = groups[self._group].lag if self._group in groups else None
-            self._budget[keys.stream] = self._link.call(commands.length(keys.stream)) if lag is None else lag
+        new: dict[Keys, int] = {}
+        for keys, groups in self._ask(self._now(), commands.groups):
+            lag = next((group.lag for group in groups if group.name == self._group), None)
+            if lag is not None:
+                new[keys] = lag
+        unknown = [keys for keys in self._keys if keys not in new]
+        new |= dict(self._ask(unknown, lambda keys: commands.length(keys.stream)))
+        self._budget = {keys.stream: count for keys, count in new.items()}
 
     def _now(self) -> list[Keys]:
         """The streams. A pattern is looked up at intervals; in a stream that it finds later the group is made."""
@@ -79,9 +87,8 @@ class Claims:
         if self._keys and not (pattern and time.monotonic() - self._looked_at >= self._settings.pattern_ms / 1000):
             return self._keys
         known = {keys.stream for keys in self._keys}
-        for keys in self._look_up():
-            if pattern and keys.stream not in known:
-                self._link.call(scripts.ensure_group(keys, self._group))
+        later = [keys for keys in self._look_up() if pattern and keys.stream not in known]
+        self._ask(later, lambda keys: scripts.ensure_group(keys, self._group))
         return self._keys
 
     def _look_up(self) -> list[Keys]:
@@ -94,26 +101,33 @@ class Claims:
     # ── a batch that is committed ──
 
     def end(self, owner: str) -> None:
-        """End the deliveries of a committed batch. Those that others took over meanwhile are theirs, and said so."""
-        for keys in self._now():
-            try:
-                self._end_in(keys, owner)
-            except NoGroup as error:
-                self._look_again(error)
+        """End the deliveries of a committed batch. Those that others took over meanwhile are theirs, and said so.
 
-    def _end_in(self, keys: Keys, owner: str) -> None:
-        for page in self._pages(keys, owner):
-            self._bury_exhausted(keys, owner, page)
-            pairs = [(row.id.encode(), row.count) for row in page if row.count <= self._settings.max_attempts]
-            words = self._link.call(scripts.ack(keys, self._group, owner, pairs)) if pairs else []
+        It takes nothing more afterwards: at rest, when Spark asks for what follows it again and again, it is not looked
+        for again.
+        """
+        if owner == self._ended:
+            return
+        for pages in self._pages(self._now(), owner):
+            self._end_these(pages, owner)
+        removals = self._ask(self._now(), lambda keys: scripts.remove_owner(keys, self._group, owner))
+        if all(removal.kind != "pending" for _, removal in removals):
+            self._ended = owner
+
+    def _end_these(self, pages: Mapping[Keys, Sequence[PendingRow]], owner: str) -> None:
+        pairs: dict[Keys, list[tuple[bytes, int]]] = {}
+        for keys, rows in pages.items():
+            self._bury_exhausted(keys, owner, rows)
+            pairs[keys] = [(row.id.encode(), row.count) for row in rows if row.count <= self._settings.max_attempts]
+        some = [keys for keys in pages if pairs[keys]]
+        for keys, words in self._ask(some, lambda keys: scripts.ack(keys, self._group, owner, pairs[keys])):
             taken = sum(word.kind != "ok" for word in words)
             if taken:
                 log.warning("spark.taken stream=%s group=%s owner=%s count=%d", keys.stream, self._group, owner, taken)
-        self._link.call(scripts.remove_owner(keys, self._group, owner))
 
     def lost(self, owner: str) -> dict[str, list[Loss]]:
         """What the tasks of a committed batch have lost, by stream."""
-        return collect(self._link, owner, [keys.stream for keys in self._now()])
+        return collect(self._link, owner, [keys.stream for keys in self._now()], self._refusals)
 
     # ── the next batch ──
 
@@ -126,9 +140,9 @@ class Claims:
             taking = self._claimed(token, batch, most)
             if not taking.found and (self._news(taking) or self._wait_for_the_dead()):
                 taking = self._claimed(token, batch, most)
-            for keys in taking.found:
-                for page in self._pages(keys, taking.owner):
-                    self._bury_exhausted(keys, taking.owner, page)
+            for pages in self._pages(taking.found, taking.owner):
+                for keys, rows in pages.items():
+                    self._bury_exhausted(keys, taking.owner, rows)
         except NoGroup as error:
             self._look_again(error)
             return False
@@ -169,7 +183,8 @@ class Claims:
 
     def _leases(self) -> tuple[int, dict[str, int]]:
         """The group's longest lease, and what time it is at each stream."""
-        told = {keys.stream: self._link.call(scripts.stay(keys, self._group, "spark", "none")) for keys in self._now()}
+        stays = self._ask(self._now(), lambda keys: scripts.stay(keys, self._group, "spark", "none"))
+        told = {keys.stream: stay for keys, stay in stays}
         longest_ms = max([self._settings.lease_ms, *(one.lease_ms for one in told.values())])
         return longest_ms, {stream: one.server_ms for stream, one in told.items()}
 
@@ -179,8 +194,8 @@ class Claims:
         if self._budget is None:
             return False
         lease_ms, _ = self._leases()
-        idle = (commands.pending_rows(keys, self._group, 1, min_idle_ms=lease_ms) for keys in self._now())
-        if not any(self._link.call(one) for one in idle):
+        idle = self._ask(self._now(), lambda keys: commands.pending_rows(keys, self._group, 1, min_idle_ms=lease_ms))
+        if not any(rows for _, rows in idle):
             return False
         time.sleep(max(0.0, self._rescue_from - time.monotonic()))
         self._rescue_at = 0.0
@@ -195,12 +210,10 @@ class Claims:
 
     def held(self, owner: str) -> dict[str, list[str]]:
         """The ids of a batch by stream, without those that were tried too often."""
-        most, found = self._settings.max_attempts, dict[str, list[str]]()
-        for keys in self._now():
-            try:
-                found[keys.stream] = [row.id for page in self._pages(keys, owner) for row in page if row.count <= most]
-            except NoGroup as error:
-                self._look_again(error)
+        most, found = self._settings.max_attempts, defaultdict[str, list[str]](list)
+        for pages in self._pages(self._now(), owner):
+            for keys, rows in pages.items():
+                found[keys.stream] += [row.id for row in rows if row.count <= most]
         return {stream: ids for stream, ids in found.items() if ids}
 
     # ── steps ──
@@ -231,11 +244,27 @@ class Claims:
         }
         return {self._settings.prefix + name: value for name, value in about.items()}
 
-    def _pages(self, keys: Keys, owner: str) -> Iterator[list[PendingRow]]:
-        start = "-"
-        while True:
-            page = self._link.call(commands.pending_rows(keys, self._group, ACK_PAGE, start=start, owner=owner))
-            if not page:
-                return
-            yield page
-            start = "(" + page[-1].id
+    def _pages(self, streams: Sequence[Keys], owner: str) -> Iterator[dict[Keys, list[PendingRow]]]:
+        """What an owner holds: a page of each stream, then the next one of those that had a full page."""
+        starts = dict.fromkeys(streams, "-")
+        while starts:
+            asked = self._ask(list(starts), partial(self._page, owner, starts))
+            pages = {keys: page for keys, page in asked if page}
+            yield pages
+            starts = {keys: "(" + page[-1].id for keys, page in pages.items() if len(page) == ACK_PAGE}
+
+    def _page(self, owner: str, starts: Mapping[Keys, str], keys: Keys) -> Call[list[PendingRow]]:
+        return commands.pending_rows(keys, self._group, ACK_PAGE, start=starts[keys], owner=owner)
+
+    def _ask(self, streams: Sequence[Keys], call_of: Callable[[Keys], Call[T]]) -> list[tuple[Keys, T]]:
+        """Ask all streams, many in one write. One that a pattern found and that has gone gives no answer."""
+        answers: list[tuple[Keys, T]] = []
+        for some in in_parts(streams, AT_ONCE):
+            for keys, answer in zip(some, self._link.pipe([call_of(keys) for keys in some]), strict=True):
+                if isinstance(answer, NoGroup):
+                    self._look_again(answer)
+                elif isinstance(answer, HeadraceError):
+                    raise answer
+                else:
+                    answers.append((keys, answer))
+        return answers

@@ -6,15 +6,21 @@ from dataclasses import dataclass, replace
 
 from headrace.spark.loss import NONE, Loss
 from headrace.spark.offsets import ZERO, Position, parse_id
-from headrace.spark.state import Look
+from headrace.spark.state import Look, State
 
 
 @dataclass(frozen=True, slots=True)
 class Top:
-    """Where a stream ends for now."""
+    """Where a stream ends for now, or a batch. ``told``: by an id that no entry is known to have had."""
 
     id: str
     n: int | None
+    told: bool = False
+
+
+def top_of(state: State) -> Top:
+    """Where a stream ends, by what it says of itself."""
+    return Top(state.last_id, state.added, told=not state.ends_in_entry)
 
 
 def begin(position: Position) -> Position:

@@ -23,7 +23,7 @@ from headrace.options import shown
 from headrace.spark.chunks import Patience
 from headrace.spark.claims import Claims
 from headrace.spark.held import Held, HeldReader
-from headrace.spark.plan import task_count
+from headrace.spark.plan import even, step_for, task_count
 from headrace.spark.renewal import Renewal
 from headrace.spark.schema import layout_of
 from headrace.spark.source import check_server
@@ -105,10 +105,13 @@ class GroupReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._claims = None
 
     def _shares(self, held: dict[str, list[str]], owner: str) -> list[InputPartition]:
-        total = sum(map(len, held.values()))
-        tasks = task_count(total, len(held), self._settings.min_partitions, self._settings.max_partition_rows)
-        size = max(1, -(-total // tasks))
-        return [Held(key, ids[at : at + size], owner) for key, ids in held.items() for at in range(0, len(ids), size)]
+        """As many tasks as reading by ranges would have, of few streams or many."""
+        total, most = sum(map(len, held.values())), self._settings.max_partition_rows
+        tasks = task_count(total, len(held), self._settings.min_partitions, most)
+        size = step_for(total, tasks, most)
+        pieces = [(key, ids[at : at + size]) for key, ids in held.items() for at in range(0, len(ids), size)]
+        pieces.sort(key=lambda piece: -len(piece[1]))
+        return [Held(some, owner) for some in even(pieces, tasks, most, lambda piece: len(piece[1]))]
 
     def _ask(self, question: Callable[[Claims], T]) -> T:
         if self._claims is None:

@@ -13,8 +13,9 @@ The rules, in the order they are asked:
 6. The count at the position is not known: whatever 3 and 4 would have counted is unknown. Where nothing was ever
    removed, the entry at the position was in another stream: rewound.
 
-A position at 0-0 with no count stands for "whatever is there" and loses nothing. An id that a user chose need not be
-that of an entry: that it is not there says something only where entries were removed.
+A position at 0-0 with no count stands for "whatever is there" and loses nothing. An id that a user chose, for the query
+or for the stream (XSETID), need not be that of an entry: that it is not there says something only where entries were
+removed.
 """
 
 from __future__ import annotations
@@ -97,7 +98,7 @@ def _beside(start: Position, look: Look, deleted_above: bool) -> Loss:
     """Entries before the position are left, but not the one at it."""
     state = look.state
     if start.told or state.max_deleted is None:
-        return NONE  # an id that a user chose, or a server that does not tell
+        return NONE  # an id that a user chose, for the query or by XSETID; or a server that does not tell
     if parse_id(state.max_deleted) < start.number:
         return REWOUND
     return Loss("deleted", None) if deleted_above and start.n is not None else NONE

@@ -9,7 +9,8 @@ A position means: everything up to and including ``id`` is behind it. ``n`` is t
 that point, from which lag and losses follow without a scan; null where it is not known. Written only when they say
 something: ``after`` (the batch that ends here starts at this id, because the stream was rewound), ``lost`` and
 ``unknown`` (rows lost so far, and how often their number was not to be had), ``late`` (how many of them the batch
-before lost, counted only with this end), ``told`` (an id that a user chose and no entry is known to have had),
+before lost, counted only with this end), ``told`` (an id that no entry is known to have had: a user chose it, here or
+by XSETID),
 ``group`` (the mirror group has been made) and ``pin`` (a starting point still to be pinned by an empty first batch).
 """
 
@@ -71,9 +72,9 @@ class Position:
     def number(self) -> Id:
         return parse_id(self.id)
 
-    def at(self, id_: str, n: int | None) -> Position:
+    def at(self, id_: str, n: int | None, *, told: bool = False) -> Position:
         """Further on, with the losses counted so far."""
-        return replace(self, id=id_, n=n, after=None, told=False)
+        return replace(self, id=id_, n=n, after=None, told=told)
 
     def carried(self) -> Position:
         """As the next batch finds it: without what is about the one that ended here."""

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, TypeVar
 
 from pyspark.sql.datasource import InputPartition
 
@@ -15,6 +15,8 @@ ROWS_PER_TASK: Final = 50_000  # below that a task's own cost (25 to 56 ms) is f
 TASKS_AT_MOST: Final = 8  # by default
 RANGE_WEIGHT: Final = 20  # a range costs as much as so many rows, before its first row
 UNEVEN: Final = 1.2  # a range is split when it is so much larger than a task's share
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,13 +117,19 @@ def cut(part: Range, marks: Sequence[tuple[str, int]]) -> list[Range]:
 
 def pack(ranges: Sequence[Range], tasks: int, most_rows: int | None) -> list[Share]:
     """Put ranges into tasks of even weight, long ones first; a task gets no more than ``most_rows``."""
-    bins: list[tuple[int, int, list[Range]]] = [(0, at, []) for at in range(max(1, min(tasks, len(ranges))))]
-    for part in sorted(ranges, key=lambda part: (-part.rows, part.key, parse_id(part.start.id))):
+    ordered = sorted(ranges, key=lambda part: (-part.rows, part.key, parse_id(part.start.id)))
+    bins = even(ordered, tasks, most_rows, lambda part: part.rows)
+    return [Share(sorted(held, key=lambda part: (part.key, parse_id(part.start.id)))) for held in bins]
+
+
+def even(parts: Sequence[T], tasks: int, most_rows: int | None, rows: Callable[[T], int]) -> list[list[T]]:
+    """Put parts, the largest first, into bins of even weight. One more where a bin would get over ``most_rows``."""
+    bins: list[tuple[int, int, list[T]]] = [(0, at, []) for at in range(max(1, min(tasks, len(parts))))]
+    for part in parts:
         weight, at, held = heapq.heappop(bins)
-        if held and most_rows is not None and sum(other.rows for other in held) + part.rows > most_rows:
+        if held and most_rows is not None and sum(map(rows, held)) + rows(part) > most_rows:
             heapq.heappush(bins, (weight, at, held))
             weight, at, held = 0, len(bins), []
         held.append(part)
-        heapq.heappush(bins, (weight + part.rows + RANGE_WEIGHT, at, held))
-    ordered = sorted(bins, key=lambda one: one[1])
-    return [Share(sorted(held, key=lambda part: (part.key, parse_id(part.start.id)))) for _, _, held in ordered if held]
+        heapq.heappush(bins, (weight + rows(part) + RANGE_WEIGHT, at, held))
+    return [held for _, _, held in sorted(bins, key=lambda one: one[1]) if held]

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import Any, Final, Literal
 
 from headrace.errors import ConfigError
-from headrace.names import check_group, check_stream, stream_of_partition
+from headrace.names import check_group, check_stream
 from headrace.options import shown
 from headrace.spark.offsets import check_id
 from headrace.spark.options import (
@@ -25,24 +25,11 @@ from headrace.spark.options import (
     one_of,
     whole,
 )
+from headrace.spark.source_checks import check_together
 
 MANY: Final = 10**12
 STREAMS_LIMIT: Final = 100_000
 TABLES: Final = ("pending", "owners", "groups", "dead-letters")
-
-ONLY_OFFSETS: Final = {
-    "endingOffsets": "a group hands out what is due and new: remove it",
-    "startingTimestamp": "a group that is made now begins at startingOffsets: give earliest, latest or ids",
-    "endingTimestamp": "a group hands out what is due and new: remove it",
-    "minOffsetsPerTrigger": "a group hands out what there is: remove it",
-    "maxTriggerDelay": "a group hands out what there is: remove it",
-    "maxSpanPerTrigger": "bound a batch with maxOffsetsPerTrigger",
-    "onCommit": "a batch is acknowledged when it is committed: remove it",
-    "fetchBytes": "messages are read by their ids: remove it",
-    "parser": "messages are read by their ids: remove it",
-    "table": "a table about the queue is a batch read in mode offsets: remove mode",
-}
-"""Options that mode group would ignore, and what to do instead."""
 
 Where = Literal["earliest", "latest"] | Mapping[str, str]
 """A starting or ending point: a word, or an id for each stream."""
@@ -136,7 +123,8 @@ SOURCE_OPTIONS: Final = OptionTable(
         Option("groupId", "a consumer group that shows the query's progress to every tool; in group mode the group to"
                " share work in", _as_group),
         Option("onCommit", "what a finished batch does: `none`, `setid` moves the group, `trim` also removes what every"
-               " group has read. Default: `setid` with groupId", one_of("none", "setid", "trim")),
+               " group has read, and is refused in batch reads. Default: `setid` with groupId",
+               one_of("none", "setid", "trim")),
         Option("mode", "`offsets` reads ranges; `group` shares the work with plain workers of the group",
                one_of("offsets", "group"), "offsets"),
         Option("lease", "group mode: the lease of the group's workers", as_ms, "10s"),
@@ -189,8 +177,7 @@ class SourceSettings:
     def of(cls, options: Mapping[str, str], *, streaming: bool | None) -> SourceSettings:
         """Read and check the options. ``streaming`` None: not known yet, as when Spark asks for the schema."""
         given = SOURCE_OPTIONS.read(options)
-        _check(given, streaming)
-        _check_mode(given, SOURCE_OPTIONS.named(options))
+        check_together(given, SOURCE_OPTIONS.named(options), streaming)
         if given["mode"] == "group" or given["table"]:  # there keys are derived from the names
             for key in given["streams"] or ():
                 check_stream(key)
@@ -222,65 +209,3 @@ class SourceSettings:
             table=given["table"],
             fast=given["parser"] == "fast",
         )
-
-
-def _check(given: Mapping[str, Any], streaming: bool | None) -> None:
-    """Refuse what cannot go together, naming both."""
-    if bool(given["streams"]) == bool(given["streamsPattern"]):
-        raise ConfigError("give either streams or streamsPattern, and not both")
-    for first, second in (("startingOffsets", "startingTimestamp"), ("endingOffsets", "endingTimestamp")):
-        if given[first] is not None and given[second] is not None:
-            raise ConfigError(f"{first} and {second} say the same twice: remove one")
-    if given["endingOffsets"] == "earliest":
-        raise ConfigError("endingOffsets is earliest, which reads nothing: give latest or ids")
-    if given["onCommit"] in ("setid", "trim") and given["groupId"] is None:
-        raise ConfigError(f"onCommit {given['onCommit']} needs groupId: the group that shows what has been read")
-    if given["mode"] == "group" and given["groupId"] is None:
-        raise ConfigError("mode group needs groupId: the group whose work is shared")
-    if streaming is not None:
-        _check_kind(given, streaming)
-    _check_named(given)
-
-
-def _check_mode(given: Mapping[str, Any], named: Mapping[str, str]) -> None:
-    """Refuse what the mode would ignore: a word that does nothing is a mistake somebody will look for."""
-    if given["mode"] == "group":
-        for name in named:
-            if name in ONLY_OFFSETS:
-                raise ConfigError(f"{name} does nothing in mode group: {ONLY_OFFSETS[name]}")
-        return
-    for name in named:
-        only_group = name in ("lease", "maxAttempts") or (name == "prefix" and given["table"] != "dead-letters")
-        if only_group:
-            raise ConfigError(f"{name} is for mode group: remove it, or set mode to group")
-
-
-def _check_kind(given: Mapping[str, Any], streaming: bool) -> None:
-    """Refuse what only the other kind of read has."""
-    if streaming:
-        for name in ("endingOffsets", "endingTimestamp", "table"):
-            if given[name] is not None:
-                raise ConfigError(f"{name} is for batch reads: remove it, or use spark.read")
-    else:
-        if given["startingOffsets"] == "latest":
-            raise ConfigError("startingOffsets is latest, and a batch read would be empty: give earliest or ids")
-        if given["mode"] == "group":
-            raise ConfigError("mode group is for streaming queries: use spark.readStream, or mode offsets")
-
-
-def _check_named(given: Mapping[str, Any]) -> None:
-    """Ids must be for streams that are read: a misspelt one would be read from elsewhere in silence.
-
-    A partition may be named instead of its stream; whether there is one is asked later, of the server (told.py).
-    """
-    if not given["streams"]:
-        return
-    for name in ("startingOffsets", "endingOffsets"):
-        if isinstance(given[name], dict):
-            streams = set(given["streams"])
-            strangers = {word for word in given[name] if not streams & {word, stream_of_partition(word)}}
-            missing = streams - given[name].keys() - {stream_of_partition(word) for word in given[name]}
-            if strangers:
-                raise ConfigError(f"{name} names {shown(min(strangers))}, which streams does not")
-            if missing:
-                raise ConfigError(f"{name} says nothing about {shown(min(missing))}: give every stream its id")

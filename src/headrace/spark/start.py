@@ -28,9 +28,11 @@ def first_offset(link: SyncLink, settings: SourceSettings, keys: Sequence[str]) 
         return Offset(dict.fromkeys(keys, START))
     found = states(link, keys)
     # Of a stream that is not there yet nothing has been added: a count of zero, not an unknown one.
-    return Offset(
-        {key: Position(state.last_id, state.added if state.exists else 0) for key, state in found.items()}, pin=True
-    )
+    latest = {
+        key: Position(state.last_id, state.added if state.exists else 0, told=not state.ends_in_entry)
+        for key, state in found.items()
+    }
+    return Offset(latest, pin=True)
 
 
 def _at_time(link: SyncLink, keys: Sequence[str], ms: int) -> dict[str, Position]:

@@ -27,6 +27,7 @@ class State:
     length: int = 0
     last_id: str = ZERO
     first_id: str | None = None
+    final_id: str | None = None  # of the last entry that is there
     added: int | None = None
     max_deleted: str | None = None
     exists: bool = True
@@ -39,6 +40,14 @@ class State:
     def untouched(self) -> bool:
         """Whether nothing was ever removed from it."""
         return self.added is not None and self.added == self.length
+
+    @property
+    def ends_in_entry(self) -> bool:
+        """Whether an entry had the last id. XSETID makes it one that none had; only where older entries are left can
+        that be told from one that was trimmed, and from one that was deleted by the highest id ever deleted."""
+        if not self.length or self.max_deleted is None:
+            return True
+        return self.final_id == self.last_id or parse_id(self.max_deleted) >= self.last
 
 
 ABSENT: Final = State(exists=False)
@@ -116,11 +125,12 @@ def _state(key: str, reply: Any) -> State:
             raise WrongType(f"{shown(key)} is not a stream: the key holds something else")
         raise _named(key, reply)
     row = dict(zip(reply[::2], reply[1::2], strict=True))
-    first, deleted = row[b"first-entry"], row.get(b"max-deleted-entry-id")
+    first, final, deleted = row[b"first-entry"], row[b"last-entry"], row.get(b"max-deleted-entry-id")
     return State(
         length=row[b"length"],
         last_id=text(row[b"last-generated-id"]),
         first_id=text(first[0]) if first else None,
+        final_id=text(final[0]) if final else None,
         added=row.get(b"entries-added"),
         max_deleted=text(deleted) if deleted is not None else None,
     )

@@ -7,24 +7,27 @@ A task has no way to answer its driver beside its rows. So it writes what a rang
 
 The field is the range or the message and the value its total, so a task that runs again replaces what it said, and a
 copy of it says the same. The driver adds the hash of a batch to the offset when Spark has committed that batch, and
-deletes it; one that nobody asks for leaves after a day. Nothing here can fail a read: a count that cannot be written is
-in the log.
+deletes it; one that nobody asks for leaves after a day. Nothing here can fail a read: what may not be counted is in the
+log.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Final
 
-from headrace.errors import HeadraceError
+from headrace.errors import HeadraceError, Verdict, classify
 from headrace.names import keys_of
 from headrace.redis.calls import Call, as_is
 from headrace.redis.synclink import SyncLink
 from headrace.spark.chunks import Chunk, RangeReader
 from headrace.spark.loss import Loss
+from headrace.spark.state import in_parts
 
 KEPT_S: Final = 86_400
+AT_ONCE: Final = 250  # streams in one write
 
 log = logging.getLogger("headrace.spark")
 
@@ -77,19 +80,46 @@ def _write(link: SyncLink, batch: str, stream: str, totals: Mapping[str, str]) -
         log.warning("spark.lost.uncounted stream=%s lost=%s error=%s", stream, list(totals.values()), error)
 
 
-def collect(link: SyncLink, batch: str, streams: Iterable[str]) -> dict[str, list[Loss]]:
-    """What the tasks of a committed batch have lost, by stream."""
+def collect(link: SyncLink, batch: str, streams: Iterable[str], told: set[str]) -> dict[str, list[Loss]]:
+    """What the tasks of a committed batch have lost, by stream.
+
+    A server that is away raises: the question is asked again. One that refuses ends no query: what it refuses is said
+    in the log, unless it was ``told`` before, and those losses are in the log of the tasks alone.
+    """
     found: dict[str, list[Loss]] = {}
-    for stream in streams:
-        try:
-            key = keys_of(stream).lost(batch)
-        except HeadraceError:  # a name that no key of ours can be made from: such losses are in the log alone
-            continue
-        totals: list[bytes] = link.call(Call(("HVALS", key), as_is))
-        for total in totals:
-            lost, unknown = map(int, total.split())
-            found.setdefault(stream, []).extend([Loss("trimmed", lost)] if lost else [])
-            found[stream] += [Loss("trimmed", None)] * unknown
-        if totals:
-            link.call(Call(("DEL", key), as_is))
+    for some in in_parts(_hashes(batch, streams).items(), AT_ONCE):
+        answers = link.pipe([Call(("HVALS", key), as_is) for _, key in some])
+        there = [(stream, key, totals) for (stream, key), totals in zip(some, answers, strict=True) if totals]
+        there = [one for one in there if not _refused(one[0], one[2], told)]
+        # EXPIRE, because the tasks need that right, and DEL would be one more. What stays would be counted again.
+        for (stream, _, totals), answer in zip(
+            there, link.pipe([Call(("EXPIRE", key, 0), as_is) for _, key, _ in there]), strict=True
+        ):
+            if not _refused(stream, answer, told):
+                found[stream] = [loss for total in totals for loss in _read(total)]
     return found
+
+
+def _hashes(batch: str, streams: Iterable[str]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for stream in streams:
+        with suppress(HeadraceError):  # a name that no key of ours can be made from: such losses are in the log alone
+            found[stream] = keys_of(stream).lost(batch)
+    return found
+
+
+def _refused(stream: str, answer: Any, told: set[str]) -> bool:
+    """Whether an answer is an error. Raises one that is worth another try."""
+    if not isinstance(answer, HeadraceError):
+        return False
+    if classify(answer) is Verdict.RETRY:
+        raise answer
+    if type(answer).__name__ not in told:
+        told.add(type(answer).__name__)
+        log.warning("spark.lost.uncounted stream=%s error=%s", stream, answer)
+    return True
+
+
+def _read(total: bytes) -> list[Loss]:
+    lost, unknown = map(int, total.split())
+    return ([Loss("trimmed", lost)] if lost else []) + [Loss("trimmed", None)] * unknown

@@ -26,11 +26,17 @@ LEAST_BYTES: Final = 8_192  # below that numpy costs more than it saves
 LARGE_BYTES: Final = 4_000  # an entry; of larger ones there are too few for it to save anything
 SKIP_AT_MOST: Final = 64
 DIGITS_AT_MOST: Final = 10
+BYTES_AT_MOST: Final = 2**31 - 1  # places are numbers of 32 bits
 STAR, DOLLAR, ZERO, NINE, LF, CR = b"*$09\n\r"
 
 
 class Doubt(Exception):
     """Not an answer that can be read this way."""
+
+
+# Words of users stand where a misread line is looked for. Whatever they make numpy and Arrow stumble over is a doubt:
+# an error would end every attempt of the task, and hiredis reads the same buffer without a question.
+DOUBTS: Final = (Doubt, ValueError, OverflowError, IndexError, pa.ArrowException)
 
 
 class Vectored:
@@ -78,11 +84,11 @@ class Fast:
         if self._skip:
             self._skip -= 1
             return listed(wire, reply)
-        if reply.size < LEAST_BYTES or _large(reply):
+        if reply.size < LEAST_BYTES:
             return listed(wire, reply)
         try:
-            return parse(reply)
-        except Doubt:
+            return listed(wire, reply) if _large(reply) else parse(reply)
+        except DOUBTS:
             self._doubt()
             return listed(wire, reply)
 
@@ -92,7 +98,7 @@ class Fast:
                 made = self._batch(key, chunk)
                 self._next_skip = 2
                 return made
-            except Doubt:
+            except DOUBTS:
                 self._doubt()
                 return self._columns.batch([(key, chunk.listed())])
         assert isinstance(chunk, Listed)
@@ -123,7 +129,11 @@ class Fast:
 
 def _large(reply: Reply) -> bool:
     head = bytes(reply.data[1 : reply.data.find(b"\r")])
-    return head.isdigit() and int(head) * LARGE_BYTES < reply.size
+    return _is_number(head) and int(head) * LARGE_BYTES < reply.size
+
+
+def _is_number(digits: bytes) -> bool:
+    return len(digits) <= DIGITS_AT_MOST and digits.isdigit()
 
 
 # ── reading ──────────────────────────────────────────────────────────────────────────────────────────
@@ -131,6 +141,8 @@ def _large(reply: Reply) -> bool:
 
 def parse(reply: Reply) -> Vectored:
     """Find every entry and word of an answer, and check that it says what it seems to say. Raises Doubt."""
+    if reply.size > BYTES_AT_MOST:
+        raise Doubt
     data = np.frombuffer(reply.data, np.uint8, reply.size)
     starts, ends = _lines(data)
     total = _declared(data, starts[:1], ends[:1], STAR)[0]
@@ -165,7 +177,7 @@ def _lines(data: npt.NDArray[np.uint8]) -> tuple[Numbers, Numbers]:
 
 def _entries(data: npt.NDArray[np.uint8], starts: Numbers, ends: Numbers, total: int) -> tuple[Numbers, Numbers]:
     """The first line and the number of words of each entry: at once if all have as many as the first, else in turn."""
-    if len(starts) < 5:
+    if len(starts) < max(5, 1 + 4 * total):
         raise Doubt
     words = int(_declared(data, starts[4:5], ends[4:5], STAR)[0])
     if len(starts) == 1 + total * (4 + 2 * words):
@@ -180,7 +192,7 @@ def _entries(data: npt.NDArray[np.uint8], starts: Numbers, ends: Numbers, total:
         if line + 4 > len(starts):
             raise Doubt
         head = bytes(data[starts[line + 3] : ends[line + 3]])
-        if head[:1] != b"*" or not head[1:].isdigit():
+        if head[:1] != b"*" or not _is_number(head[1:]):
             raise Doubt
         entries[at], counts[at] = line, int(head[1:])
         line += 4 + 2 * int(counts[at])

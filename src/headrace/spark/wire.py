@@ -28,6 +28,7 @@ _pack: Callable[[tuple[Word, ...]], bytes] = hiredis.pack_command  # type: ignor
 FIRST_BYTES: Final = 1 << 18
 READ_BYTES: Final = 1 << 18  # at least so much room before each read
 TOKEN_BYTES: Final = 16
+SPARE: Final = 4  # times what the last answer took: a buffer that is larger than that is given back
 ONLY_OURS: Final = 2  # references to the buffer: the attribute's and that of the question
 
 
@@ -66,6 +67,7 @@ class Wire:
         self._link: SyncLink = self._server.sync_link(name, timeout_ms=address.command_ms + wait_ms)
         self._sent: list[tuple[bytes, Sequence[tuple[Word, ...]], Any]] = []
         self._room = bytearray(FIRST_BYTES)
+        self._took = 0  # bytes of the last answer
         self._may_echo = False
 
     def place(self, key: str) -> object:
@@ -104,10 +106,12 @@ class Wire:
         Raises AnswerTooLarge, and drops the connection, when more comes than ``most_bytes``.
         """
         end, commands, connection = self._sent.pop(0)
-        if sys.getrefcount(self._room) > ONLY_OURS:  # somebody still looks at the last answer
-            self._room = bytearray(len(self._room))
-        size: int = self._guard(lambda: self._fill(connection, end, most_bytes))
-        return Reply(self._room, size - len(end), commands)
+        fitting = 1 << (self._took + READ_BYTES - 1).bit_length()  # of few sizes: memory of the same is used again
+        looked_at = sys.getrefcount(self._room) > ONLY_OURS  # somebody still has the last answer
+        if looked_at or len(self._room) > SPARE * fitting:  # one very large row must not make all that follow as large
+            self._room = bytearray(fitting)
+        self._took = self._guard(lambda: self._fill(connection, end, most_bytes))
+        return Reply(self._room, self._took - len(end), commands)
 
     def drop(self) -> None:
         """Read and forget the answers that nobody wants any more, so that the connection can be used again."""

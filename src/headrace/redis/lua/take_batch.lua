@@ -126,5 +126,6 @@ for _, info in ipairs(redis.call('XINFO', 'GROUPS', stream)) do
   if about.name == group then last_id = about['last-delivered-id'] end
 end
 local first = redis.call('ZRANGE', due_set, 0, 0, 'WITHSCORES')
-if first[2] and tonumber(first[2]) < ALONE then next_ms = math.max(0, tonumber(first[2]) - now_ms) end
+if not first[2] then return {'took', 0, 0, last_id, next_ms, 0} end -- at rest, of many streams, every command counts
+if tonumber(first[2]) < ALONE then next_ms = math.max(0, tonumber(first[2]) - now_ms) end
 return {'took', 0, 0, last_id, next_ms, math.min(1, #ripe(TURN, 1) + #ripe(ALONE, 1))}

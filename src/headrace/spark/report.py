@@ -130,7 +130,7 @@ def _letters(spark: SparkSession, pipeline: Pipeline, address: Address) -> DataF
     streams = [key for key in check_streams(pipeline) if key]
     if not streams:
         return None
-    reading = spark.read.format(NAME).option("url", address.url).option("table", "dead-letters")
+    reading = spark.read.format(NAME).options(**address.options).option("table", "dead-letters")
     return reading.option("streams", ",".join(streams)).load().cache()
 
 

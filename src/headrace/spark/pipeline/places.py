@@ -129,18 +129,16 @@ class HadoopPlace:
         (system, new), (_, goal) = self._at(source), self._at(target)
         old = self._jvm.org.apache.hadoop.fs.Path(f"{source}{REPLACED}")
         system.mkdirs(goal.getParent())
-        if system.exists(goal):
-            self._moved(system, goal, old)
-        if self._moved(system, new, goal):
-            inside = self._jvm.org.apache.hadoop.fs.Path(goal, new.getName())
-            if system.exists(inside):
-                system.delete(inside, True)
-        else:
+        cleared = not system.exists(goal) or self._moved(system, goal, old) or not system.exists(goal)
+        if not cleared or not self._moved(system, new, goal):
             if not system.exists(goal):
                 self._moved(system, old, goal)
             if not system.exists(new):
                 raise _gone(source, target)
             raise HeadraceError(f"{target}: the file system refused to move the new folder here")
+        inside = self._jvm.org.apache.hadoop.fs.Path(goal, new.getName())
+        if system.exists(inside):
+            system.delete(inside, True)
         system.delete(old, True)
 
     def _moved(self, system: Any, source: Any, target: Any) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -31,7 +32,7 @@ def none(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("JAVA_HOME", raising=False)
     tools = tmp_path / "tools"
     tools.mkdir()
-    for name in ("sh", "sed", "head", "id"):
+    for name in ("sh", "sed", "head", "cat", "chmod"):
         (tools / name).symlink_to(shutil.which(name) or "")
     monkeypatch.setenv("PATH", str(tools))
 
@@ -102,3 +103,79 @@ def test_make_asks_for_the_same_java(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     ended = subprocess.run(["sh", str(ROOT / "tools" / "java.sh")], capture_output=True, text=True, check=False)
     assert ended.returncode == 0
     assert ("JAVA_HOME" in ended.stderr) is (version == 11), ended
+
+
+# ── where apt can install one ──
+
+APT_CACHE = """#!/bin/sh
+case " $OFFERED " in *" $2:"*) exit 0 ;; esac
+exit 100
+"""
+APT_GET = """#!/bin/sh
+echo "$*" >> "$BIN/asked"
+[ "$1" = install ] || exit 0
+for last in "$@"; do :; done
+for offer in $OFFERED; do
+  [ "${offer%%:*}" = "$last" ] || continue
+  version="${offer#*:}"
+  [ "$version" = broken ] && exit 100
+  { echo '#!/bin/sh'; echo "echo 'openjdk version \\"$version\\"' >&2"; } > "$BIN/java"
+  chmod +x "$BIN/java"
+  exit 0
+done
+exit 100
+"""
+
+
+@pytest.fixture
+def install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """tools/java.sh on a machine whose apt offers these packages, each with a version of Java."""
+
+    def run(user: int = 0, **offers: str) -> subprocess.CompletedProcess[str]:
+        programs = {"apt-cache": APT_CACHE, "apt-get": APT_GET, "id": f"#!/bin/sh\necho {user}\n"}
+        for name, text in programs.items():
+            program = tmp_path / "tools" / name
+            program.write_text(text)
+            program.chmod(0o755)
+        offered = " ".join(f"{name.replace('_', '-')}-jre-headless:{java}" for name, java in offers.items())
+        monkeypatch.setenv("OFFERED", offered)
+        monkeypatch.setenv("BIN", str(tmp_path / "tools"))
+        return subprocess.run(["sh", str(ROOT / "tools" / "java.sh")], capture_output=True, text=True, check=False)
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("offers", "said"),
+    [
+        ({"openjdk_17": "17.0.15", "openjdk_21": "21.0.1"}, ["openjdk-17"]),
+        ({"openjdk_21": "21.0.1", "default": "21.0.1"}, ["openjdk-21"]),
+        ({"openjdk_17": "broken", "openjdk_21": "21.0.1"}, ["openjdk-17", "openjdk-21"]),
+        ({"default": "25"}, ["default"]),
+    ],
+)
+def test_make_installs_the_first_java_that_there_is_and_that_fits(
+    install: Callable[..., subprocess.CompletedProcess[str]], offers: dict[str, str], said: list[str]
+) -> None:
+    ended = install(**offers)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert ended.stdout.splitlines() == [f"installing {name}-jre-headless for Spark" for name in said]
+    need_java()
+
+
+@pytest.mark.parametrize("offers", [{}, {"openjdk_11": "11.0.2"}, {"default": "11.0.2"}])
+def test_make_says_what_to_do_where_nothing_that_is_offered_fits(
+    install: Callable[..., subprocess.CompletedProcess[str]], offers: dict[str, str]
+) -> None:
+    ended = install(**offers)
+    assert ended.returncode == 0
+    assert "openjdk-21-jre-headless" in ended.stderr
+    assert "JAVA_HOME" in ended.stderr
+
+
+def test_make_installs_nothing_without_the_right_to(
+    install: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path
+) -> None:
+    ended = install(user=1000, openjdk_17="17.0.15")
+    assert "none was found" in ended.stderr
+    assert not (tmp_path / "tools" / "asked").exists()

@@ -37,8 +37,8 @@ class Batches:
 
     def made(self, **parts: Any) -> Pipeline:
         source = {"url": self._url, "streams": f"{self._prefix}-source"}
-        given = {"name": self._prefix, "table": "rows", "decode": Decode(COLUMNS), **parts}
-        return Pipeline(folder=str(self._folder), source=source, **given)
+        given = {"name": self._prefix, "table": "rows", "source": source, "decode": Decode(COLUMNS), **parts}
+        return Pipeline(folder=str(self._folder), **given)
 
     def stream(self, name: str) -> str:
         return f"{self._prefix}-{name}"

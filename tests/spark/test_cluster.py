@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 
 from headrace.demo.payments import sendings
@@ -109,9 +110,10 @@ def test_a_driver_killed_half_way_through_publish_is_followed_by_one_with_other_
     lab.check()
 
 
-def test_the_payments_pipeline_runs_on_a_cluster_and_its_books_balance(
+def test_the_payments_pipeline_runs_on_a_cluster_and_its_books_balance_though_its_executors_are_killed(
     running: Lab, own_server: Callable[..., Server], tmp_path: Path
 ) -> None:
+    """They die when keys are claimed and nothing was sent: the server stands still while they do."""
     server, folder, sent = own_server("redis8"), tmp_path / "data", sendings(200)
     for one in sent:
         server.sync().xadd("payments", {"payload": one.body})
@@ -120,6 +122,12 @@ def test_the_payments_pipeline_runs_on_a_cluster_and_its_books_balance(
     env = spark_env(HEADRACE_URL=server.url)
     child = Child([*program, *words, "--master", running.master], tmp_path / "pipeline.log", env)
     try:
+        wait_until_sync(lambda: any(server.sync().scan_iter("payments:hr:claim:*")), 200, 0.005, what="claims")
+        server.pause()
+        for worker in ("a", "b"):
+            running.machines.kill_executor(worker)
+        assert not list(folder.glob("ledger/*/batch=*.json"))
+        server.cont()
         assert child.popen.wait(300) == 0, child.log[-3000:]
     finally:
         child.stop()
@@ -127,4 +135,7 @@ def test_the_payments_pipeline_runs_on_a_cluster_and_its_books_balance(
     assert told["rows_in"] == len(sent)
     assert told["exact"]
     assert min(told["out"], told["duplicates"], told["quarantined"]) > 0
-    assert server.sync().xlen("payments-review") == sum(told["routes"].values())
+    reviewed = [fields[b"id"] for _, fields in server.sync().xrange("payments-review")]
+    assert len(reviewed) == len(set(reviewed)) == sum(told["routes"].values())
+    ids = pq.read_table(folder / "tables" / "payments", columns=["id"])["id"].to_pylist()
+    assert len(ids) == len(set(ids)) == told["out"]

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 
 from headrace.demo.payments import sendings
@@ -102,8 +103,27 @@ def told(child: Child) -> list[dict[str, Any]]:
     return [json.loads(line) for line in child.log.splitlines() if line.startswith("{")]
 
 
+def test_a_pipeline_runs_to_its_end_on_a_connect_server_and_its_books_balance(
+    connect: ConnectServer, own_server: Callable[..., Server], tmp_path: Path
+) -> None:
+    server, sent = own_server("redis8"), sendings(60, undecodable=0.05)
+    for one in sent:
+        server.sync().xadd("payments", {"payload": one.body})
+    child = pipeline(connect.remote, server, tmp_path / "data", tmp_path / "once.log", "--once")
+    try:
+        assert child.popen.wait(200) == 0, child.log[-3000:]
+    finally:
+        child.stop()
+    (batch, totals) = told(child)
+    assert batch["rows_in"] == totals["rows_in"] == len(sent)
+    assert totals["exact"]
+    rows = {name: pq.read_table(tmp_path / "data" / "tables" / name).num_rows for name in ("payments", "quarantine")}
+    assert rows == {"payments": totals["out"], "quarantine": totals["quarantined"]}
+    assert server.sync().xlen("payments-bad") == totals["routes"]["quarantine"] == totals["quarantined"] > 0
+
+
 @pytest.mark.long
-def test_the_payments_pipeline_runs_on_a_connect_server_and_its_books_balance(
+def test_the_payments_pipeline_runs_on_and_on_on_a_connect_server_and_its_books_balance(
     connect: ConnectServer, own_server: Callable[..., Server], tmp_path: Path
 ) -> None:
     """Once to the end; then on and on, until SIGTERM, which ends it after a batch."""

@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
+from pyspark.sql.types import StringType, StructField, StructType
 
 from headrace.names import keys_of
+from headrace.spark import staging
 from headrace.spark.pipeline import Aggregate, Decode, Deduplicate, Enrich, Route, Rule
+from headrace.spark.pipeline.ledger import Ledger, LedgerBroken
 from headrace.spark.pipeline.spans import meet, runs
 from headrace.spark.pipeline.tables import Batch, ColumnChanged, ForeignPipeline, Table
 from headrace.spark.report import gather
+from headrace.spark.sink import Written, make_writer
+from headrace.spark.sink_options import read_options
+from headrace.spark.staging import PatientLink
 from tests.spark.batches import COLUMNS, Batches, payload
 from tests.support.servers import Server
 
@@ -167,3 +174,67 @@ def test_hours_are_told_in_few_runs_that_leave_none_out() -> None:
     assert all(meet([(hour, hour)], told) for hour in hours)
     assert not meet([(500, 600), (3_000, 4_000)], told)
     assert runs([]) == []
+
+
+# ── a batch that failed behind the sink, and a pipeline that changed before its repeat ──
+
+
+def die_behind_the_sink(batches: Batches, rows: list[bytes], route: Route) -> None:
+    def die(*_: object) -> None:
+        raise RuntimeError("died")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Ledger, "put", die)
+        with pytest.raises(RuntimeError, match="died"):
+            batches.run(*rows, batch=0, routes=(route,))
+
+
+def die_inside_of_it(batches: Batches, rows: list[bytes], route: Route) -> None:
+    """After the decision, and before the first row is published."""
+    del rows
+    app, url = f"{batches.pipeline.name}/q/{route.name}", batches.pipeline.source["url"]
+    options = {"url": url, "stream": route.stream, "txnAppId": app, "txnVersion": "0"}
+    writer = make_writer(options, StructType([StructField("id", StringType())]), overwrite=False)
+    written = writer.write(iter([pa.record_batch({"id": ["2", "3", "4"]})]))  # type: ignore[arg-type]
+    assert isinstance(written, Written)
+    with PatientLink(read_options(options).address, 0) as link:
+        decision, manifest = staging.decision_name(route.stream, app), staging.manifest_of(written.lists)
+        assert link.call(staging.decide(decision, 0, manifest, strict=False, expire_s=0))[0] == "chosen"
+
+
+@pytest.mark.parametrize(
+    ("die", "now"),
+    [(die_behind_the_sink, "amount > 3"), (die_behind_the_sink, "amount > 9"), (die_inside_of_it, "amount > 9")],
+    ids=["fewer rows", "no row", "no row, and nothing was published"],
+)
+def test_a_rule_of_a_route_that_changed_before_a_repeat_is_told_with_the_way_out(
+    batches: Batches, die: Callable[[Batches, list[bytes], Route], None], now: str
+) -> None:
+    rows = [payload(str(n), n) for n in range(5)]
+    before, after = (Route("large", when, batches.stream("large"), ("id",)) for when in ("amount > 1", now))
+    die(batches, rows, before)
+    for _ in range(2):
+        with pytest.raises(LedgerBroken, match=r"route large: 3 written, . read.*put it back as it was .--once"):
+            batches.run(*rows, batch=0, routes=(after,))
+    assert batches.run(*rows, batch=0, routes=(before,)).routes == {"large": 3}
+    again = batches.run(*rows, routes=(after,))
+    assert batches.client.xlen(batches.stream("large")) == 3 + again.routes["large"]
+
+
+def test_routes_reach_the_server_with_the_times_of_the_source(
+    batches: Batches, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[dict[str, str]] = []
+    whole = DataFrameWriter.options
+
+    def seen(self: DataFrameWriter, **options: str) -> DataFrameWriter:
+        asked.append(options)
+        return whole(self, **options)
+
+    monkeypatch.setattr(DataFrameWriter, "options", seen)
+    times = {"redis.connectTimeout": "2500ms", "redis.commandTimeout": "7s"}
+    route = Route("all", "id is not null", batches.stream("all"), ("id",))
+    source = {**batches.pipeline.source, **times}
+    assert batches.run(payload("a"), source=source, routes=(route,)).routes == {"all": 1}
+    (told,) = (one for one in asked if "url" in one)
+    assert (told["redis.connectTimeout"], told["redis.commandTimeout"]) == ("2500ms", "7000ms")

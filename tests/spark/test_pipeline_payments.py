@@ -161,6 +161,19 @@ def _dying_after(step: Callable[..., Any]) -> Callable[..., Any]:
     return die
 
 
+def test_a_batch_that_is_in_the_books_and_not_in_sparks_log_is_repeated_without_a_trace(shop: Shop) -> None:
+    shop.feed(sendings(350, undecodable=0.02))
+    shop.check(shop.run())
+    commits = Path(shop.pipeline.folder, "checkpoint", "commits")
+    assert (commits / "1").exists()
+    for file in [commits / "1", commits / ".1.crc"]:
+        file.unlink(missing_ok=True)
+    shop.spark.conf.set("spark.sql.shuffle.partitions", "3")
+    shop.told.clear()
+    shop.check(shop.run())
+    assert [one.batch for one in shop.told] == [1]
+
+
 def test_books_that_do_not_balance_stop_the_pipeline(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     shop.feed(sendings(100))
     with monkeypatch.context() as patch:
@@ -290,34 +303,55 @@ def _as_toml(shop: Shop) -> str:
     return text.replace('streams = ["payments"]', f'streams = ["{shop.stream}"]').replace("500_000", "100")
 
 
-@pytest.mark.timeout(400)
-def test_a_process_killed_inside_a_batch_is_followed_by_another(shop: Shop, tmp_path: Path) -> None:
-    shop.feed(sendings(400))
-    process = Process(shop, tmp_path / "pipeline.toml", tmp_path / "pipeline.log")
-    begun = Path(shop.pipeline.folder, "tables", "payments", "_headrace.json")  # written when a batch begins
-    try:
-        wait_until_sync(lambda: process.child.poll() is not None or begun.exists(), 240, what="a first batch")
-        assert process.child.poll() is None, process.log.read_text()[-2000:]
-    finally:
-        process.kill()
-    shop.check(shop.run())
+def late(shop: Shop, folder: Path, how: str, where: str) -> Process:
+    """One that gets a signal in its second batch: see tests/support/dying_pipeline.py."""
+    words = ("tests.support.dying_pipeline", how, where)
+    return Process(shop, folder / "pipeline.toml", folder / "pipeline.log", *words)
 
 
 @pytest.mark.timeout(400)
-@pytest.mark.long
-@pytest.mark.parametrize("died_after", ["tables", "sink"])
+@pytest.mark.parametrize(
+    "where", [pytest.param("move", marks=pytest.mark.long), pytest.param("tables", marks=pytest.mark.long), "sink"]
+)
 def test_a_process_killed_between_tables_sink_and_ledger_is_followed_by_another(
-    shop: Shop, tmp_path: Path, died_after: str
+    shop: Shop, tmp_path: Path, where: str
 ) -> None:
     """A second batch that is written and in no ledger is done again: nothing is missing, nothing is there twice."""
-    shop.feed(sendings(400, undecodable=0.02))
-    words = ("tests.support.dying_pipeline", died_after)
-    process = Process(shop, tmp_path / "pipeline.toml", tmp_path / "pipeline.log", *words)
+    shop.feed(sendings(250, undecodable=0.02))
+    process = late(shop, tmp_path, "KILL", where)
     try:
         assert process.child.wait(240) == -signal.SIGKILL, process.log.read_text()[-2000:]
     finally:
         process.kill()
     (account,) = Ledger(LocalPlace(), f"{shop.pipeline.folder}/ledger").accounts()
-    assert len(list(Path(shop.pipeline.folder, "tables", "payments").glob("query=*/batch=1/*.parquet"))) == 1
-    assert (shop.client.xlen(shop.review) > account.routes["review"]) is (died_after == "sink")
+    written = list(Path(shop.pipeline.folder, "tables", "payments").glob("query=*/batch=1/*.parquet"))
+    assert len(written) == (where != "move")
+    assert (shop.client.xlen(shop.review) > account.routes["review"]) is (where == "sink")
     shop.check(shop.run())
+
+
+@pytest.mark.timeout(400)
+def test_a_process_that_stood_still_while_another_went_on_changes_nothing_when_it_wakes(
+    shop: Shop, tmp_path: Path
+) -> None:
+    """It wakes with a table of its batch in its hands. Spark ends it when it finds the other's log of that batch."""
+    shop.feed(sendings(250, undecodable=0.02))
+    process = late(shop, tmp_path, "STOP", "move")
+    aside = Path(shop.pipeline.folder, "tables", "payments", "_aside")
+    try:
+        wait_until_sync(lambda: state_of(process.child.pid) in "TZ", 240, what="a driver that stands still")
+        assert len(list(aside.iterdir())) == 1
+        shop.check(shop.run())
+        process.child.send_signal(signal.SIGCONT)
+        assert process.child.wait(60) == 1, process.log.read_text()[-2000:]
+    finally:
+        process.kill()
+    shop.check(Ledger(LocalPlace(), f"{shop.pipeline.folder}/ledger").totals())
+    shop.feed([dated("2026-01-01T00:00:00.000Z", "one-more")])
+    shop.check(shop.run())
+    assert list(aside.iterdir()) == []
+
+
+def state_of(pid: int) -> str:
+    """One letter, as in ps: T stands still, Z is dead."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]

@@ -146,6 +146,16 @@ def test_a_file_that_the_file_system_does_not_rename_is_an_error_and_the_old_one
     assert HadoopPlace(spark).read(file) == "old"
 
 
+def test_a_folder_that_the_file_system_does_not_rename_is_an_error_and_the_old_one_stays(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    spark.range(30).write.parquet(f"{tmp_path}/aside")
+    spark.range(5).write.parquet(f"{tmp_path}/table/batch=1")
+    with pytest.raises(HeadraceError, match="refused"):
+        RefusingPlace(spark).move_folder(f"file://{tmp_path}/aside", f"file://{tmp_path}/table/batch=1")
+    assert LocalPlace().parquet_rows(f"{tmp_path}/table/batch=1") == 5
+
+
 def test_a_batch_half_written_by_a_dead_driver_is_no_batch(spark: SparkSession, tmp_path: Path) -> None:
     ledger = Ledger(HadoopPlace(spark), f"file://{tmp_path}")
     account = Account("p", "q", 0, rows_in=5, out=5, duplicates=0, quarantined=0)

@@ -25,6 +25,7 @@ from headrace.spark.pipeline import (
 )
 from headrace.spark.pipeline.expressions import check_expression
 from headrace.spark.pipeline.run import check, gist
+from headrace.spark.source_options import SourceSettings
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "payments" / "payments.toml"
 
@@ -46,7 +47,7 @@ def test_a_file_and_python_make_the_same_object() -> None:
     assert pipeline_of(SMALL) == Pipeline(
         name="orders",
         folder="data",
-        source={"streams": "orders"},
+        source={"streams": '["orders"]'},
         decode=Decode({"id": "string", "amount": "double", "at": "timestamp"}, required=("id",)),
         validate=(Rule("positive", "amount > 0"),),
         deduplicate=Deduplicate("id", 3_600_000),
@@ -150,6 +151,12 @@ def test_a_pipeline_does_not_feed_itself(path: str, value: Any, source: dict[str
         check(pipeline_of(told))
     told["source"] = {"streams": ["others"], "url": "redis://localhost"}
     check(pipeline_of(told))
+
+
+def test_a_name_in_a_list_may_hold_a_comma() -> None:
+    for streams, meant in ((["orders,eu"], ("orders,eu",)), (["b", "a"], ("a", "b")), ("b, a", ("a", "b"))):
+        told = pipeline_of({**SMALL, "source": {"streams": streams, "url": "redis://localhost"}})
+        assert SourceSettings.of(told.source, streaming=True).streams == meant
 
 
 OF_PYTHON = """PythonException: An exception was thrown from the Python worker:

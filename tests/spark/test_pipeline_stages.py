@@ -14,8 +14,10 @@ from pyspark.sql import DataFrame, Row, SparkSession
 
 from headrace.spark.options import Address
 from headrace.spark.pipeline import Aggregate, Decode, Deduplicate, Enrich, Route, Rule, stages
-from headrace.spark.pipeline.aggregates import refresh, touched, windows
+from headrace.spark.pipeline.aggregates import HOUR, refreshed, touched, windows
 from headrace.spark.pipeline.expressions import BARE
+from headrace.spark.pipeline.places import LocalPlace
+from headrace.spark.pipeline.windows import replace_hours
 from tests.support.servers import Server
 
 pytestmark = pytest.mark.timeout(120)
@@ -170,13 +172,18 @@ def test_the_hour_that_autumn_repeats_is_two_hours_of_windows(spark: SparkSessio
         found = spark.read.parquet(path).selectExpr("unix_millis(window_start) as ms", "rows").collect()
         return {dt.datetime.fromtimestamp(row["ms"] / 1000, dt.UTC): row["rows"] for row in found}
 
-    refresh(rows, path, how, touched(rows, how).windows)
+    def refresh(some: DataFrame) -> None:
+        aside = str(tmp_path / "aside")
+        refreshed(rows, how, touched(some, how).windows).write.partitionBy(HOUR).parquet(aside)
+        replace_hours(LocalPlace(), aside, path)
+
+    refresh(rows)
     whole = counted()
     assert len(whole) == 16
     assert set(whole.values()) == {3}
     for at in night[6::12]:  # a late row, and with it the windows of its hour
         late = rows.where(f"unix_millis(at) = {int(at.timestamp() * 1000)}")
-        refresh(rows, path, how, touched(late, how).windows)
+        refresh(late)
         assert counted() == whole, at
     hours = {row["hour"] for row in spark.read.parquet(path).select("hour").collect()}
     assert hours == {f"2026-10-25_0{hour}" for hour in range(4)}

@@ -51,6 +51,17 @@ def reading(spark: SparkSession, folder: Path) -> DataFrame:
     return frame.option("recursiveFileLookup", "true").parquet(str(folder))
 
 
+def streamed(spark: SparkSession, server: Server, stream: str) -> DataFrame:
+    """The same rows in as many batches, from a stream."""
+    pipe = server.sync().pipeline(transaction=False)
+    for number in range(FILES * ROWS):
+        pipe.xadd(f"{stream}-in", {"n": number, "words": f"row {number}"})
+    pipe.execute()
+    options = {"url": server.url, "streams": f"{stream}-in", "maxOffsetsPerTrigger": str(ROWS)}
+    frame = spark.readStream.format("redis-streams").schema("n string, words string").options(**options)
+    return frame.option("startingOffsets", "earliest").load()
+
+
 def start(frame: DataFrame, server: Server, stream: str, checkpoint: Path, **options: str) -> StreamingQuery:
     writing = frame.writeStream.format("faulty-sink").option("url", server.url).option("stream", stream)
     writing = writing.option("checkpointLocation", str(checkpoint)).options(**options)
@@ -100,12 +111,12 @@ def test_a_batch_whose_commit_log_is_gone_adds_nothing_again(
     spark: SparkSession,
     server: Server,
     stream: str,
-    numbers: Path,
     tmp_path: Path,
     arrange: Callable[[int, int], None],
 ) -> None:
-    frame, checkpoint = reading(spark, numbers), tmp_path / "checkpoint"
+    frame, checkpoint = streamed(spark, server, stream), tmp_path / "checkpoint"
     run(frame, server, stream, checkpoint)
+    assert (checkpoint / "commits" / "1").exists()
     for file in (checkpoint / "commits").glob("*1*"):
         file.unlink()
     for file in (checkpoint / "commits").glob(".*1*"):
@@ -128,12 +139,12 @@ def test_a_second_driver_on_a_copy_of_the_checkpoint_adds_nothing_again(
 
 
 def test_two_writes_in_one_foreach_batch_are_two_writers(
-    spark: SparkSession, server: Server, stream: str, numbers: Path, tmp_path: Path
+    spark: SparkSession, server: Server, stream: str, tmp_path: Path
 ) -> None:
-    url, fail = server.url, [True]
+    url, fail, source = server.url, [True], streamed(spark, server, stream)
 
     def both(frame: DataFrame, batch: int) -> None:
-        for name, part in (("even", "n % 2 = 0"), ("odd", "n % 2 = 1")):
+        for name, part in (("even", "int(n) % 2 = 0"), ("odd", "int(n) % 2 = 1")):
             writing = frame.where(part).repartition("words").write.format("faulty-sink").option("url", url)
             writing = writing.option("stream", stream).option("txnAppId", f"{stream}-{name}")
             writing.option("txnVersion", str(batch)).mode("append").save()
@@ -142,7 +153,7 @@ def test_two_writes_in_one_foreach_batch_are_two_writers(
                 raise ValueError("after the first write of two")
 
     def attempt() -> None:
-        writing = reading(spark, numbers).writeStream.foreachBatch(both).trigger(availableNow=True)
+        writing = source.writeStream.foreachBatch(both).trigger(availableNow=True)
         query = writing.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
         try:
             query.awaitTermination(60)

@@ -126,7 +126,8 @@ def delete_two(server: Server, stream: str) -> None:
 def test_a_stream_trimmed_under_a_task_that_reads_it_ends_the_query(
     spark: SparkSession, server: Server, stream: str, tmp_path: Path, cut: Callable[[Server, str], None], says: str
 ) -> None:
-    """The rows are so large, and asked for so few at a time, that most of them are still on the server."""
+    """The rows are so large, and asked for so few at a time, that most of them are still on the server. Behind them are
+    a shuffle and the sink, which gets none of the batch."""
     pipe = server.sync().pipeline(transaction=False)
     for _ in range(400):
         pipe.xadd(stream, {"word": "x" * 50_000})
@@ -134,7 +135,8 @@ def test_a_stream_trimmed_under_a_task_that_reads_it_ends_the_query(
     reading = spark.readStream.format("redis-streams").schema("word string").option("url", server.url)
     frame = reading.option("streams", stream).option("startingOffsets", "earliest").option("fetchBytes", "128kb").load()
     slow = F.arrow_udf(waiting(server.url, stream), "string")
-    writing = frame.select(slow("word").alias("word")).writeStream.format("noop")
+    shuffled = frame.select(slow("word").alias("word")).repartition(2)
+    writing = shuffled.writeStream.format("redis-streams").options(url=server.url, stream=f"{stream}-out")
     handle = writing.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
     try:
         wait_until_sync(lambda: server.sync().exists(f"{stream}-reading"), 60, what="a task that reads")
@@ -142,5 +144,6 @@ def test_a_stream_trimmed_under_a_task_that_reads_it_ends_the_query(
         server.sync().set(f"{stream}-go", 1)
         wait_until_sync(lambda: not handle.isActive, 60, what="the query's end")
         assert says in str(handle.exception())
+        assert server.sync().xlen(f"{stream}-out") == 0
     finally:
         handle.stop()

@@ -78,9 +78,9 @@ def run_file(
     """Run a pipeline. SIGTERM and Ctrl-C end it after the batch; run it again to go on."""
     pipeline = read_file(file, url, folder)
     need_spark(remote=bool(remote))
-    from headrace.spark.pipeline.run import check, ending_softly
+    from headrace.spark.pipeline.run import check, check_server, ending_softly
 
-    check(pipeline)
+    (check if remote else check_server)(pipeline)  # a Connect server may reach what this process does not
     show = Show(as_json=as_json)
     spark, kind = _session(pipeline, master, remote)
     try:

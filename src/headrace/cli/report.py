@@ -29,9 +29,10 @@ def report(
     pipeline = read_file(file, url, folder)
     need_spark()
     from headrace.spark.pipeline.run import open_session
-    from headrace.spark.report import gather
+    from headrace.spark.report import check_server, gather
     from headrace.spark.report_page import page
 
+    check_server(pipeline)
     spark = open_session(pipeline, master=master)
     try:
         found = gather(spark, pipeline, journal=journal)

@@ -13,7 +13,7 @@ from headrace.errors import ConfigError
 
 LEAST: Final = 17
 PATIENCE_S: Final = 30.0
-ADVICE: Final = "install a JRE (Debian: apt-get install openjdk-17-jre-headless) or set JAVA_HOME to one"
+ADVICE: Final = "install a JRE (Debian: apt-get install openjdk-17-jre-headless, or 21) or set JAVA_HOME to one"
 
 
 def need_java() -> None:

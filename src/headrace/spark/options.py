@@ -175,6 +175,12 @@ class Address:
         return Server(self.url, ConnectSettings(connect_timeout_ms=self.connect_ms, command_timeout_ms=self.command_ms))
 
     @property
+    def options(self) -> dict[str, str]:
+        """The same as options of a source or a sink."""
+        times = {"redis.connectTimeout": f"{self.connect_ms}ms", "redis.commandTimeout": f"{self.command_ms}ms"}
+        return {"url": self.url, **times}
+
+    @property
     def masked(self) -> str:
         return self.server().endpoint.masked
 

@@ -11,6 +11,7 @@ tables       tiers, parts of the day, merchants: whatever columns with few value
 from __future__ import annotations
 
 import dataclasses
+import json
 import time
 from pathlib import Path
 from typing import Any, Final
@@ -23,12 +24,14 @@ from headrace import __version__
 from headrace.errors import ConfigError
 from headrace.names import keys_of
 from headrace.spark import NAME, register
+from headrace.spark import check as look
 from headrace.spark.options import Address
 from headrace.spark.pipeline.batch import Outputs
 from headrace.spark.pipeline.ledger import Account, Totals
 from headrace.spark.pipeline.places import place_of
 from headrace.spark.pipeline.run import check
 from headrace.spark.pipeline.spec import Pipeline
+from headrace.spark.source_options import SourceSettings
 
 TOP: Final = 12  # of a ranking
 POINTS: Final = 400  # of a plot
@@ -61,6 +64,13 @@ def gather(spark: SparkSession, pipeline: Pipeline, *, journal: Path | None = No
         "attempts": _attempts(letters, notes),
         "rescues": _rescues(notes),
     }
+
+
+def check_server(pipeline: Pipeline) -> None:
+    """Raise what the server or its password would fail a report with, before Spark is started."""
+    options = _letters_options(pipeline, check(pipeline))
+    if options:
+        look(**options)
 
 
 def _line(one: Account) -> Json:
@@ -127,18 +137,14 @@ def _ranking(table: DataFrame | None, what: Any) -> list[Json]:
 def _letters(spark: SparkSession, pipeline: Pipeline, address: Address) -> DataFrame | None:
     """The dead letters of the pipeline's own streams; patterns are not followed here."""
     register(spark)
-    streams = [key for key in check_streams(pipeline) if key]
-    if not streams:
-        return None
-    reading = spark.read.format(NAME).option("url", address.url).option("table", "dead-letters")
-    return reading.option("streams", ",".join(streams)).load().cache()
+    options = _letters_options(pipeline, address)
+    return spark.read.format(NAME).options(**options).load().cache() if options else None
 
 
-def check_streams(pipeline: Pipeline) -> list[str]:
-    """The streams that the source names and that can have dead letters."""
-    given = {word.lower(): text for word, text in pipeline.source.items()}
-    named = given.get("streams", given.get("subscribe", ""))
-    return [keys_of(key.strip()).stream for key in named.split(",") if key.strip()]
+def _letters_options(pipeline: Pipeline, address: Address) -> dict[str, str]:
+    """How to read them; nothing if the source names no stream."""
+    streams = [keys_of(key).stream for key in SourceSettings.of(pipeline.source, streaming=True).streams]
+    return {**address.options, "table": "dead-letters", "streams": json.dumps(streams)} if streams else {}
 
 
 def _dead(letters: DataFrame | None) -> Json:

@@ -44,6 +44,7 @@ BUFFER_BYTES: Final = 512 << 10  # of one target's blobs, before they are sent
 TASK_BYTES: Final = 8 << 20  # of all targets' blobs
 TARGETS_LIMIT: Final = 10_000  # that one task may write to
 LETTERS_AT_ONCE: Final = 100
+RETRY_MS: Final = 30_000  # as retryTimeout, where it is not told
 
 
 @dataclass
@@ -82,10 +83,12 @@ def check_sink(options: Mapping[str, str]) -> None:
 def _checked(
     options: Mapping[str, str], schema: StructType, overwrite: bool, *, patient: bool = False
 ) -> tuple[SinkOptions, Layout]:
-    """Look at everything that can be known now. A running query waits for its server, a new write does not."""
+    """Look at everything that can be known now. What may be repeated waits for its server, as a query that runs does,
+    and a write with txnAppId, one of many. A write by itself does not."""
     checked, layout = read_options(options, overwrite=overwrite), layout_of(schema)
     if not checked.stream and layout.stream_at is None:
         raise ConfigError('no target is known: give option("stream", "orders") or a column `stream`')
+    patient = patient or bool(checked.app)
     return _partitioned(checked, layout, _look(checked, checked.retry_ms if patient else 0)), layout
 
 
@@ -341,8 +344,15 @@ class StreamWriter(DataSourceStreamArrowWriter):
 # ── looking ──────────────────────────────────────────────────────────────────────────────────────────
 
 
-def receipt(address: Address, stream: str, app: str, version: int) -> staging.Receipt | None:
+def begun(address: Address, stream: str, app: str, version: int, retry_ms: int = RETRY_MS) -> bool:
+    """Whether a write with txnAppId and txnVersion was decided, if no later one of that writer was: the stream gets or
+    has got the rows of that try, whatever another brings."""
+    with PatientLink(address, retry_ms) as link:
+        return version in link.call(staging.last_known(staging.decision_name(stream, app)))
+
+
+def receipt(address: Address, stream: str, app: str, version: int, retry_ms: int = RETRY_MS) -> staging.Receipt | None:
     """What a write with txnAppId and txnVersion became, if it was the last one of that writer."""
-    with PatientLink(address, 0) as link:
+    with PatientLink(address, retry_ms) as link:
         last, words = link.call(staging.last_done(staging.decision_name(stream, app)))
     return staging.read_receipt(words) if last == version and words else None

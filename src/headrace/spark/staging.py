@@ -156,6 +156,11 @@ def last_done(decision: str) -> Call[tuple[int, str]]:
     return Call(("HMGET", decision, "done", "receipt"), _last)
 
 
+def last_known(decision: str) -> Call[tuple[int, ...]]:
+    """The last batch that was published and the one that was begun, if there are such."""
+    return Call(("HMGET", decision, "done", "open"), lambda reply: tuple(int(one) for one in reply if one is not None))
+
+
 def type_of(key: str) -> Call[str]:
     return Call(("TYPE", key), text)
 

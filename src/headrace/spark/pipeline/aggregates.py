@@ -100,15 +100,12 @@ def needed(how: Aggregate, hours: list[int]) -> list[Run]:
     return [(first, last + more) for first, last in runs(hours)]
 
 
-def refresh(table: DataFrame, path: str, how: Aggregate, hours: list[int]) -> None:
-    """Compute the windows of some hours anew and replace their partitions."""
-    if not hours:
-        return
+def refreshed(table: DataFrame, how: Aggregate, hours: list[int]) -> DataFrame:
+    """The windows of some hours, computed anew, in one file an hour."""
     # The bounds let Spark skip files whose footers say that they hold other times.
     first = F.timestamp_millis(F.lit(hours[0] * HOUR_MS))
     end = F.timestamp_millis(F.lit((hours[-1] + 1) * HOUR_MS + how.window_ms))
     kind = table.schema[how.time].dataType  # a time may be a date
     bounds = (F.col(how.time) >= first.cast(kind)) & (F.col(how.time) <= end.cast(kind))
     rows = table.where(bounds & _hour(_start_ms(table, how)).isin(hours))
-    found = windows(rows, how).repartition(1)  # one file an hour; coalesce would compute it all in one task
-    found.write.mode("overwrite").option("partitionOverwriteMode", "dynamic").partitionBy(HOUR).parquet(path)
+    return windows(rows, how).repartition(1)  # coalesce would compute it all in one task

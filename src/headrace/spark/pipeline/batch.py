@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from pyspark import StorageLevel
@@ -23,11 +23,10 @@ from headrace.spark.pipeline import quarantine, stages
 from headrace.spark.pipeline.ledger import Account, Ledger
 from headrace.spark.pipeline.naming import ENTRY, RAW_ROUTE
 from headrace.spark.pipeline.places import Place
-from headrace.spark.pipeline.spans import Spans
 from headrace.spark.pipeline.spec import Pipeline, Route
 from headrace.spark.pipeline.tables import Table
 from headrace.spark.pipeline.windows import Windows
-from headrace.spark.sink import receipt
+from headrace.spark.sink import begun, receipt
 
 ANSI: Final = "spark.sql.ansi.enabled"
 
@@ -111,20 +110,15 @@ class BatchRun:
             tables = {name: self._open(part) for name, part in self._parts(rows).items()}
             expected = self._counted(rows)
             written = self._write_tables(tables, expected.tables)
+            parts = (written["out"], written["duplicates"], written["quarantined"])
+            account = Account(self._pipeline.name, self._query, self._batch, expected.rows_in, *parts)
+            account.check(expected.tables, {})
             routes = self._write_streams(rows, expected.routes)
             self._refresh_windows(rows, tables["out"].table, expected.tables["out"])
         finally:
             kept.unpersist()
-        account = Account(
-            pipeline=self._pipeline.name,
-            query=self._query,
-            batch=self._batch,
-            rows_in=expected.rows_in,
-            routes=routes,
-            finished_ms=int(time.time() * 1000),
-            seconds=round(time.monotonic() - begun, 3),
-            **written,
-        )
+        seconds = round(time.monotonic() - begun, 3)
+        account = replace(account, routes=routes, finished_ms=int(time.time() * 1000), seconds=seconds)
         account.check(expected.tables, expected.routes)
         self._outputs.ledger.put(account)
         return account
@@ -179,18 +173,19 @@ class BatchRun:
         return found
 
     def _send(self, rows: DataFrame, name: str, stream: str, count: int, options: dict[str, str]) -> int:
-        """Write to a stream exactly once, and answer the receipt. Nothing to write is not written.
+        """Write to a stream exactly once, and answer the receipt. Nothing to write is not written, unless an earlier
+        try of the batch, by another rule, has begun: that one is finished, and its receipt does not fit.
 
         A row that no stream can take, as one of nulls alone, goes to the stream's dead letters and counts as sent: the
         table has it, and a batch that failed for it would fail on every repeat.
         """
-        if count == 0:
+        address, app = self._outputs.address, f"{self._pipeline.name}/{self._query}/{name}"
+        if count == 0 and not begun(address, stream, app, self._batch):
             return 0
-        app = f"{self._pipeline.name}/{self._query}/{name}"
-        writing = rows.write.format(self._outputs.sink).option("url", self._outputs.address.url).options(**options)
+        writing = rows.write.format(self._outputs.sink).options(**address.options, **options)
         writing = writing.option("stream", stream).option("txnAppId", app).option("txnVersion", str(self._batch))
         writing.mode("append").save()
-        told = receipt(self._outputs.address, stream, app, self._batch)
+        told = receipt(address, stream, app, self._batch)
         if told is None:
             raise HeadraceError(f"route {name}: the sink has no receipt for batch {self._batch} of {stream}")
         return told.total + sum(told.dead.values())
@@ -199,10 +194,9 @@ class BatchRun:
         if not self._pipeline.aggregates or count == 0:
             return
         out = stages.with_status(rows, stages.OUT)
-        spans = Spans(self._outputs.place, table.path)
         for how in self._pipeline.aggregates:
             path = f"{self._outputs.folder}/tables/{how.name}"
-            Windows(table, spans, how, path).renew(out, self._query, self._batch)
+            Windows(self._outputs.place, table, how, path).renew(out, self._query, self._batch)
 
 
 def _plain(rows: DataFrame, status: str, columns: list[str]) -> DataFrame:

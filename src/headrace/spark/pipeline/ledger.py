@@ -17,6 +17,11 @@ from headrace.spark.pipeline.places import Place
 
 BATCH: Final = re.compile(r"batch=[0-9]+\.json")  # anything else is none, as a file that was not finished
 
+AS_IT_WAS: Final = (
+    ". A route keeps what an earlier try of the batch has sent: if the pipeline was changed since then, put it back as "
+    "it was (--once) until this batch is done, and change it after that"
+)
+
 
 class LedgerBroken(HeadraceError):
     """Rows are missing, or there are too many: nothing may go on before somebody has looked."""
@@ -40,16 +45,20 @@ class Account:
     def check(self, tables: Mapping[str, int], routes: Mapping[str, int]) -> None:
         """Raise LedgerBroken unless every count is what the rows read say it must be."""
         written = {"out": self.out, "duplicates": self.duplicates, "quarantined": self.quarantined}
-        pairs = [(name, written[name], rows) for name, rows in tables.items()]
-        pairs += [(f"route {name}", self.routes.get(name, 0), rows) for name, rows in routes.items()]
-        wrong = [f"{name}: {found:,} written, {rows:,} read" for name, found, rows in pairs if found != rows]
+        wrong = _differing((name, written[name], rows) for name, rows in tables.items())
+        elsewhere = _differing((f"route {name}", self.routes.get(name, 0), rows) for name, rows in routes.items())
         if self.rows_in != self.out + self.duplicates + self.quarantined:
             wrong.append(f"in {self.rows_in:,} is not out {self.out:,} + {self.duplicates:,} + {self.quarantined:,}")
-        if wrong:
+        if wrong or elsewhere:
             raise LedgerBroken(
-                f"pipeline {self.pipeline}, query {self.query}, batch {self.batch}: {'; '.join(wrong)}. The batch is "
-                "not finished: run the pipeline again to repeat it, and look at its tables if that does not help"
+                f"pipeline {self.pipeline}, query {self.query}, batch {self.batch}: {'; '.join(wrong + elsewhere)}. "
+                "The batch is not finished: run the pipeline again to repeat it, and look at its tables if that does "
+                f"not help{AS_IT_WAS if elsewhere else ''}"
             )
+
+
+def _differing(counts: Iterable[tuple[str, int, int]]) -> list[str]:
+    return [f"{name}: {found:,} written, {rows:,} read" for name, found, rows in counts if found != rows]
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,19 +7,26 @@ from __future__ import annotations
 
 import shutil
 import uuid
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, Protocol
 
 import pyarrow.parquet as pq
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.sql import SparkSession
 
 from headrace.errors import ConfigError, HeadraceError
 
 WHOLE: Final = "new"  # the mark of a text that waits for its place
+REPLACED: Final = ".old"  # the mark of a folder that another takes the place of
 
 
 class Place(Protocol):
-    """What tables and the ledger need of a file system. Paths are text, as Spark takes them."""
+    """What tables and the ledger need of a file system. Paths are text, as Spark takes them.
+
+    move_folder() puts a whole folder in the place of another, by renames alone: at every moment there is the old one,
+    the new one, or for an instant none. If two do it at once, one of the new folders stays and the other is removed.
+    """
 
     def exists(self, path: str) -> bool: ...
     def remove(self, path: str) -> None: ...
@@ -41,6 +48,13 @@ def place_of(folder: str, spark: SparkSession) -> tuple[Place, str]:
     return HadoopPlace(spark), folder.rstrip("/")
 
 
+def _gone(source: str, target: str) -> HeadraceError:
+    return HeadraceError(
+        f"{target} stays as it is: {source} was removed before it could be moved there. Another driver runs this "
+        "pipeline and has gone on: end one of them"
+    )
+
+
 class LocalPlace:
     """A disk. Under a cluster it must be shared, as the tables themselves must be."""
 
@@ -51,9 +65,21 @@ class LocalPlace:
         shutil.rmtree(path, ignore_errors=True)
 
     def move_folder(self, source: str, target: str) -> None:
-        Path(target).parent.mkdir(parents=True, exist_ok=True)
-        self.remove(target)
-        Path(source).rename(target)
+        new, goal, old = Path(source), Path(target), Path(f"{source}{REPLACED}")
+        goal.parent.mkdir(parents=True, exist_ok=True)
+        with suppress(FileNotFoundError):
+            goal.rename(old)
+        try:
+            new.rename(goal)
+        except OSError as error:
+            with suppress(OSError):  # another driver's is there meanwhile
+                old.rename(goal)
+            if not new.exists():
+                raise _gone(source, target) from error
+            if not goal.exists():
+                raise
+            self.remove(source)
+        self.remove(str(old))
 
     def read(self, path: str) -> str | None:
         try:
@@ -98,12 +124,29 @@ class HadoopPlace:
         system.delete(where, True)
 
     def move_folder(self, source: str, target: str) -> None:
-        self.remove(target)
-        system, where = self._at(source)
-        goal = self._jvm.org.apache.hadoop.fs.Path(target)
+        """Most of these file systems move a folder into one that is there already: so they say that another driver's
+        came in between."""
+        (system, new), (_, goal) = self._at(source), self._at(target)
+        old = self._jvm.org.apache.hadoop.fs.Path(f"{source}{REPLACED}")
         system.mkdirs(goal.getParent())
-        if not system.rename(where, goal):
-            raise ConfigError(f"{target}: the file system refused to move the new folder here")
+        cleared = not system.exists(goal) or self._moved(system, goal, old) or not system.exists(goal)
+        if not cleared or not self._moved(system, new, goal):
+            if not system.exists(goal):
+                self._moved(system, old, goal)
+            if not system.exists(new):
+                raise _gone(source, target)
+            raise HeadraceError(f"{target}: the file system refused to move the new folder here")
+        inside = self._jvm.org.apache.hadoop.fs.Path(goal, new.getName())
+        if system.exists(inside):
+            system.delete(inside, True)
+        system.delete(old, True)
+
+    def _moved(self, system: Any, source: Any, target: Any) -> bool:
+        """Rename, or answer that it could not be: some file systems say so by an error."""
+        try:
+            return bool(system.rename(source, target))
+        except Py4JJavaError:
+            return False
 
     def read(self, path: str) -> str | None:
         """Not as a table: Spark's readers pass over names that begin with an underscore."""

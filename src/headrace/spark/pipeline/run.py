@@ -19,6 +19,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from headrace.errors import ConfigError, HeadraceError
 from headrace.options import shown
 from headrace.spark import NAME, register
+from headrace.spark import check as look
 from headrace.spark.options import SERVER_OPTIONS, Address
 from headrace.spark.pipeline.batch import BatchRun, Outputs
 from headrace.spark.pipeline.ledger import Account, Totals
@@ -73,6 +74,11 @@ def check(pipeline: Pipeline) -> Address:
     return settings.address
 
 
+def check_server(pipeline: Pipeline) -> None:
+    """Raise what the server or its password would fail a run with: asked once, and before Spark takes its seconds."""
+    look(**source_options(pipeline, check(pipeline)))
+
+
 def _finds(pattern: str | None, stream: str) -> bool:
     """Whether a pattern of the server's would find a stream."""
     return pattern is not None and fnmatchcase(stream, pattern.replace("[^", "[!"))
@@ -113,15 +119,22 @@ class Runner:
 
     def start(self, *, once: bool = False, entries: DataFrame | None = None) -> None:
         """Start the query: `once` reads all there is and ends. `entries` replaces the source, for tests."""
-        if entries is None:
-            register(self._spark)
-            options = source_options(self.pipeline, self.outputs.address)
-            entries = self._spark.readStream.format(NAME).options(**options).load()
+        try:
+            self._query = self._started(self._entries() if entries is None else entries, once=once)
+        except PySparkException as error:
+            raise self._failure(error) from error
+        self._known.set()
+
+    def _entries(self) -> DataFrame:
+        register(self._spark)
+        options = source_options(self.pipeline, self.outputs.address)
+        return self._spark.readStream.format(NAME).options(**options).load()
+
+    def _started(self, entries: DataFrame, *, once: bool) -> StreamingQuery:
         writing = entries.writeStream.queryName(self.pipeline.name).foreachBatch(self._batch_function())
         writing = writing.option("checkpointLocation", self.outputs.checkpoint)
         writing = writing.trigger(availableNow=True) if once else writing.trigger(processingTime="0 seconds")
-        self._query = writing.start()
-        self._known.set()
+        return writing.start()
 
     def wait(self) -> Totals:
         """Wait for the end, tell every batch, and answer the books of all runs. Raises what ended the query."""

@@ -3,6 +3,9 @@
 A batch written again replaces itself. A table remembers the queries that may write to it and refuses any other: a new
 checkpoint reads the stream from wherever it likes and would write old rows a second time (or over them). It remembers
 its columns, too: they may become more, and none changes its type.
+
+Two drivers may be at the same batch, one of them thought dead. Each writes a folder of its own, which is moved only
+when its footers hold every row. Both hold the same rows, so it does not matter whose stays.
 """
 
 from __future__ import annotations
@@ -16,10 +19,10 @@ from typing import Final
 from pyspark.sql import DataFrame, SparkSession
 
 from headrace.errors import ConfigError, HeadraceError
+from headrace.spark.pipeline.aside import Aside
 from headrace.spark.pipeline.places import Place
 
 MEMORY: Final = "_headrace.json"  # the leading underscore hides it from readers of the table
-ASIDE: Final = "_aside"
 BATCH_NAME: Final = re.compile(r"batch=[0-9]+")
 ROWS_A_FILE: Final = 100_000
 
@@ -92,15 +95,21 @@ class Table:
                 )
 
     def put(self, rows: DataFrame, query: str, batch: int, count: int) -> int:
-        """Write the rows of a batch, over those of an earlier try. Returns how many there are, from the footers."""
-        target = self.batch_path(query, batch)
+        """Write the rows of a batch, over those of an earlier try. Returns how many there are, from the footers.
+
+        If they are not as many as they must be, the table stays as it was.
+        """
+        target, aside = self.batch_path(query, batch), Aside(self._place, self.path).folder(query, batch)
         if count == 0:
             self._place.remove(target)
             return 0
-        aside = f"{self.path}/{ASIDE}/{query}-{batch}"
         rows.coalesce(count // ROWS_A_FILE + 1).write.mode("overwrite").parquet(aside)
-        self._place.move_folder(aside, target)
-        return self._place.parquet_rows(target)
+        written = self._place.parquet_rows(aside)
+        if written == count:
+            self._place.move_folder(aside, target)
+        else:
+            self._place.remove(aside)
+        return written
 
     def batch_path(self, query: str, batch: int) -> str:
         return f"{self.path}/query={query}/batch={batch}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -162,8 +163,8 @@ def _option(word: str, value: Any) -> str:
     """An option of Spark is text: numbers and true or false become what Spark reads."""
     if isinstance(value, bool):
         return "true" if value else "false"
-    if isinstance(value, list):
-        return ",".join(_texts(value, word))
+    if isinstance(value, list):  # as JSON: a name in it may hold a comma
+        return json.dumps(_texts(value, word), ensure_ascii=False)
     if isinstance(value, int) and abs(value) >= 10**18:
         raise ConfigError(f"{shown(word)} is a huge number: give one below 10^18")
     if not isinstance(value, (str, int, float)):

@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from pyspark.sql import DataFrame
 
+from headrace.errors import HeadraceError
 from headrace.spark.pipeline import aggregates
+from headrace.spark.pipeline.aside import Aside
+from headrace.spark.pipeline.places import Place
 from headrace.spark.pipeline.spans import Run, Spans, meet
 from headrace.spark.pipeline.spec import Aggregate
 from headrace.spark.pipeline.tables import Batch, Table
+
+TRIES: Final = 3  # while another driver adds batches
 
 
 class Windows:
     """One aggregate of one table."""
 
-    def __init__(self, table: Table, spans: Spans, how: Aggregate, path: str) -> None:
-        self._table, self._spans, self._how, self._path = table, spans, how, path
+    def __init__(self, place: Place, table: Table, how: Aggregate, path: str) -> None:
+        self._place, self._table, self._how, self._path = place, table, how, path
+        self._spans = Spans(place, table.path)
 
     def renew(self, rows: DataFrame, query: str, batch: int) -> None:
         """Compute the windows of a batch anew, which is in the table already. May be repeated wherever it stops."""
@@ -22,14 +30,30 @@ class Windows:
         self._spans.note(query, self._how.time, {batch: found.rows})
         if not found.windows:
             return
-        session, hours = rows.sparkSession, aggregates.needed(self._how, found.windows)
+        for _ in range(TRIES):
+            aside = Aside(self._place, self._path).folder(query, batch)
+            read = self._compute(rows, found.windows, aside)
+            if set(self._table.batches()) == read:
+                replace_hours(self._place, aside, self._path)
+                return
+            self._place.remove(aside)  # it may lack what has come since: windows that are there know more
+        raise HeadraceError(
+            f"{self._path}: while windows were computed, the table {self._table.path} got other batches. Another "
+            "driver runs this pipeline: end one of them, and run it again"
+        )
+
+    def _compute(self, rows: DataFrame, starts: list[int], aside: str) -> set[Batch]:
+        """Write the windows that begin in some hours. Answers every batch that the table had."""
+        session, hours = rows.sparkSession, aggregates.needed(self._how, starts)
         told = self._told()
         strange = [one for one, known in told.items() if known is None]
         if strange:  # older than this aggregate, or a file is gone
             self._learn(strange, aggregates.hours_by_batch(self._table.read(session, strange), self._how))
             told = self._told()
         holding = [one for one, known in told.items() if meet(known or (), hours)]
-        aggregates.refresh(self._table.read(session, holding), self._path, self._how, found.windows)
+        found = aggregates.refreshed(self._table.read(session, holding), self._how, starts)
+        found.write.mode("overwrite").partitionBy(aggregates.HOUR).parquet(aside)
+        return set(told)
 
     def _told(self) -> dict[Batch, list[Run] | None]:
         """The hours of every batch that is there; None where nobody told them."""
@@ -41,3 +65,12 @@ class Windows:
         for query in {query for query, _ in strange}:
             hours = {batch: found.get((of, batch), []) for of, batch in strange if of == query}
             self._spans.note(query, self._how.time, hours)
+
+
+def replace_hours(place: Place, aside: str, path: str) -> None:
+    """Put every hour of a folder in the place of the one that is there. Spark itself would move one of two drivers'
+    hours into the other's."""
+    for name in place.names(aside):
+        if name.startswith(f"{aggregates.HOUR}="):
+            place.move_folder(f"{aside}/{name}", f"{path}/{name}")
+    place.remove(aside)

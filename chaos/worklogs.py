@@ -13,6 +13,7 @@ from typing import Final
 
 LINES: Final = "%(asctime)s %(levelname)s %(process)d %(message)s"
 _LINE: Final = re.compile(r"\d{4}-\d\d-\d\d (\d\d:\d\d:\d\d),\d+ ([A-Z]+) (\d+) (?:([a-z]+\.[a-z_]+)\b)?(.*)")
+_ABOUT: Final = re.compile(r"\b(?:stream|name)=[^\s:]+")  # a worker of many streams says the same of each
 _OUTCRY: Final = re.compile(
     r"never retrieved|never awaited|destroyed but it is pending|Exception in |Exception ignored|Fatal Python error"
 )
@@ -36,15 +37,15 @@ RAISED: Final = frozenset({"handler.raised", "handler.raised_after_outcome", "ow
 
 
 def rates(folder: Path) -> dict[str, float]:
-    """Lines by log event, of the process and the second with most of them; those of single messages left out."""
+    """Lines by log event, of the process, the stream and the second with most; those of single messages left out."""
     worst: Counter[str] = Counter()
     for log in folder.glob("*.log"):
         told = Counter(
-            (found[3], found[1], found[4] or "(no event)")
+            (found[3], found[1], found[4] or "(no event)", tuple(_ABOUT.findall(found[5])))
             for found in map(_LINE.match, log.read_text(errors="replace").splitlines())
             if found
         )
-        for (_, _, name), lines in told.items():
+        for (_, _, name, _), lines in told.items():
             if name not in OF_A_MESSAGE:
                 worst[name] = max(worst[name], lines)
     return dict(worst)

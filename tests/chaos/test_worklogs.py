@@ -20,6 +20,13 @@ def test_a_flood_is_what_one_process_says_in_one_second(tmp_path: Path) -> None:
     assert worklogs.rates(tmp_path) == {"reader.waits": 40, "(no event)": 3}
 
 
+def test_as_many_lines_as_there_are_streams_are_no_flood(tmp_path: Path) -> None:
+    (tmp_path / "worker-0.log").write_text(
+        "".join(line(f"assignments.taken stream=s-{n}: 2, now 2") for n in range(50))
+    )
+    assert worklogs.rates(tmp_path) == {"assignments.taken": 1}
+
+
 def test_what_a_handler_raised_is_expected_and_what_it_came_from_too(tmp_path: Path) -> None:
     chain = "\nDuring handling of the above exception, another exception occurred:\n\n"
     raised = (

@@ -216,12 +216,15 @@ class _Case:
 
     def _started_late(self, id_: str, life: Life, start: Event) -> None:
         """One that woke up began what it had read before; its outcome is refused. One that never slept was robbed."""
-        if self._excused(start, start.at - self._facts.lease_s, start.at):
+        if self._excused(start, start.at - self._facts.lease_s, start.at) or not self._keeps(id_, life):
             self._forgiven += 1
         else:
-            self._robbed += 1
-            if not self._promise.robs and self._keeps(id_, life):
-                self._breach("S5", f"{id_} was taken from {start.owner}, which was alive")
+            self._rob(id_, start)
+
+    def _rob(self, id_: str, start: Event) -> None:
+        self._robbed += 1
+        if not self._promise.robs:
+            self._breach("S5", f"{id_} was taken from {start.owner}, which was alive")
 
     def _excused(self, start: Event, since: float, until: float) -> bool:
         """Whether its owner may lose a message in this time: by what was done to it, or because nobody could run."""
@@ -237,15 +240,14 @@ class _Case:
 
     def _followed(self, id_: str, life: Life, former: Event, start: Event) -> None:
         """One start after another that came to no outcome of its own: by a death, or by robbery."""
-        excused = self._excused(former, former.at, start.at)
-        if former.attempt == start.attempt and not excused and self._keeps(id_, life):
-            self._breach("S3", f"{id_}: attempt {start.attempt} was given to {former.owner} and {start.owner}")
-        if not excused:
-            self._robbed += 1
-            if not self._promise.robs and self._keeps(id_, life):
-                self._breach("S5", f"{id_} was taken from {former.owner}, which was alive")
-        elif not self._harm.is_dead(former.pid, start.at):
+        if self._harm.is_dead(former.pid, start.at):
+            return
+        if self._excused(former, former.at, start.at) or not self._keeps(id_, life):
             self._forgiven += 1
+            return
+        if former.attempt == start.attempt:
+            self._breach("S3", f"{id_}: attempt {start.attempt} was given to {former.owner} and {start.owner}")
+        self._rob(id_, former)
 
     def _rescued(self, id_: str, former: Event | None, start: Event, *, ended: bool) -> None:
         """L1. The last attempt waits, to run alone."""

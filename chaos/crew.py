@@ -1,4 +1,4 @@
-"""Worker processes, forked by a zygote. Dead ones are replaced, as an init system would."""
+"""Worker processes: forked by a zygote, or under `headrace run`. Dead ones are replaced, as an init system would."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from chaos.family import Family
 from chaos.worker import VARIABLE
 from tests.support.history import Pen
 from tests.support.wait import wait_until
@@ -133,6 +134,7 @@ class Crew:
     settings: dict[str, Any]
     env: Mapping[str, str] = field(default_factory=dict)
     workers: list[Worker] = field(default_factory=list)
+    _families: list[Family] = field(default_factory=list)
     _zygotes: dict[str, Zygote] = field(default_factory=dict)
     _keeping: set[asyncio.Task[None]] = field(default_factory=set)
     _stopping: bool = False
@@ -174,8 +176,17 @@ class Crew:
             await zygote.died.join()  # the judge reads every death
         return stuck
 
+    async def supervise(self, processes: int) -> Family:
+        """`headrace run`, whose children's deaths are its own business."""
+        family = await Family.start(self.folder, self.pen, self.settings, self.env, processes)
+        self._families.append(family)
+        await family.ready()
+        return family
+
     async def close(self) -> None:
         self._stopping = True
+        for family in self._families:
+            await family.kill()
         for worker in self.alive:
             worker.signal(signal.SIGKILL)
         for zygote in self._zygotes.values():

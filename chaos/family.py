@@ -21,8 +21,9 @@ STOP_S: Final = 40.0
 class Family:
     """The parent tells of its children on stdout, which goes to a file."""
 
-    def __init__(self, process: asyncio.subprocess.Process, log: Path, told: Path, pen: Pen) -> None:
+    def __init__(self, process: asyncio.subprocess.Process, processes: int, log: Path, told: Path, pen: Pen) -> None:
         self._process = process
+        self._processes = processes
         self._log = log
         self._told = told
         self._pen = pen
@@ -40,8 +41,13 @@ class Family:
             process = await asyncio.create_subprocess_exec(
                 sys.executable, *words, cwd=ROOT, env=env, stdin=asyncio.subprocess.DEVNULL, stdout=out, stderr=errors
             )
-        await wait_until(lambda: log.read_bytes().count(b"worker.started") >= processes, 30.0, what="the children")
-        return cls(process, log, told, pen)
+        return cls(process, processes, log, told, pen)
+
+    async def ready(self) -> None:
+        def joined() -> bool:
+            return self._log.read_bytes().count(b"worker.started") >= self._processes
+
+        await wait_until(joined, 30.0, what="the children")
 
     @property
     def pid(self) -> int:
@@ -63,6 +69,12 @@ class Family:
         lines = self._log.read_text(errors="replace").strip().splitlines()
         self._pen.note("died", pid=self.pid, code=self._process.returncode, word=lines[-1][:300] if lines else "")
         return True
+
+    async def kill(self) -> None:
+        """What a play that broke off has left; children end when their parent has."""
+        if self._process.returncode is None:
+            self._process.kill()
+            await self._process.wait()
 
     def _note_ends(self) -> None:
         """What the parent has told since it was asked last."""

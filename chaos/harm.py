@@ -18,6 +18,7 @@ from tests.support.history import Event
 HELD_S: Final = 0.5  # after a server forgot: what an owner had read before, and starts now, nobody knows of
 SHAKEN_S: Final = 0.5  # beyond a lease: so long after it was healed a fault is still felt
 SHAKEN_MOST_S: Final = 3.0  # also where leases are long
+FAILING_S: Final = 3.0  # one that fails for good renews no more: so long before its end, its grace and its last words
 
 
 @dataclass(slots=True)
@@ -121,7 +122,8 @@ class Harm:
 
     def excuses(self, pid: int, since: float, until: float) -> bool:
         """Whether a process may have lost what it held in this time, or have begun late what it had read."""
-        if self.is_dead(pid, until):
+        failed = self.died.get(pid, math.inf) - (FAILING_S if pid in self.unasked else 0.0)
+        if failed <= until:
             return True
         return any(span.since <= until and since <= span.until + self.shaken_s for span in self._excused.get(pid, ()))
 

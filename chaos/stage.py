@@ -169,7 +169,7 @@ class Stage:
     async def staff(self) -> None:
         staff = self.scenario.staff
         if staff.supervised:
-            self.parent = await Family.start(self.folder, self.pen, self.crew.settings, self.crew.env, staff.workers)
+            self.parent = await self.crew.supervise(staff.workers)
             return
         for number in range(staff.workers):
             if number < staff.older:

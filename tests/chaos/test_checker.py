@@ -304,6 +304,19 @@ def test_s5_an_excuse_ends_soon_after_the_fault() -> None:
     assert broken(robbed(later=5).judged(lease_s=10.0)) == {"S5"}
 
 
+def test_s5_one_that_fails_for_good_loses_what_it_has_while_it_ends() -> None:
+    def failed(*, after: int) -> Verdict:
+        tale = Tale().add().start("a", 1).start("b", 2).ends("ack", "ok", "b", 2)
+        for _ in range(after):
+            tale.tell("noise")
+        tale.tell("died", pid=ord("a"), code=1, word="headrace.errors.WrongType: a string")
+        return tale.judged(promise=Promise(ends=("WrongType",)))
+
+    assert broken(failed(after=0)) == set()
+    assert failed(after=0).figures["excused"] == 1
+    assert broken(failed(after=2)) == {"S5"}
+
+
 def test_s5_where_nobody_could_run_for_a_part_of_the_lease_nobody_is_a_robber() -> None:
     def robbed(seconds: float) -> Tale:
         tale = Tale().add().start("a", 1).tell("stood", seconds=seconds)

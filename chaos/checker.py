@@ -25,18 +25,16 @@ from itertools import pairwise
 from typing import Any, Final
 
 from chaos.facts import Facts
-from chaos.harm import Harm, Span
+from chaos.harm import Harm
 from chaos.holders import Holders
 from chaos.life import Life, same
 from chaos.verdict import Breach, Verdict
+from chaos.wellbeing import wellbeing
 from tests.support.history import Event
 
 OUTCOMES: Final = frozenset({"ack", "retry", "release", "bury"})
 ENDS: Final = frozenset({"ack", "bury"})
-SPIN_PER_S: Final = 150.0  # commands of an idle worker: a look every 100 ms at what waits, and renewals
-KEPT_SHARE: Final = 0.8  # of their rate, by shards that a fault did not touch
 CONNECTIONS: Final = 2  # of one worker to one server, beyond the two of each stream
-FLOOD_PER_S: Final = 20.0  # lines of one kind that speak of no message, of one process in one second
 
 
 def judge(facts: Facts) -> Verdict:
@@ -104,8 +102,9 @@ class _Case:
         self._dead_letters(letters)
         self._trims()
         self._left_behind()
-        self._liveness()
-        self._ends()
+        acks = {id_: [event.at for life in all_ for event in life.ok("ack")] for id_, all_ in self._lives.items()}
+        for invariant, example in wellbeing(self._facts, self._harm, acks):
+            self._breach(invariant, example)
         return Verdict(dict(self._breaches), self._figures())
 
     def _keeps(self, id_: str, life: Life) -> bool:
@@ -335,51 +334,6 @@ class _Case:
                 self._breach("S9", f"{owner} has {connections} connections more than two a stream")
         for place in left.secrets:
             self._breach("S10", f"the secret stands in {place}")
-
-    def _liveness(self) -> None:
-        left = self._left
-        if not left.drained or left.drain_s > self._promise.drain_s:
-            held = f"{len(left.pending)} pending, {len(left.waiting)} waiting"
-            self._breach("L2", f"not drained after {left.drain_s:.1f} s: {held}")
-        elif left.pending or left.waiting:
-            held = ", ".join([*left.pending, *left.waiting][:5])
-            self._breach("L2", f"counted as drained, and still pending or waiting: {held}")
-        for span in self._harm.spans:
-            self._others_went_on(span)
-        if left.idle_commands_per_s > SPIN_PER_S:
-            self._breach("L4", f"an idle worker sends {left.idle_commands_per_s:.0f} commands a second")
-        for name, rate in left.log_lines_per_s.items():
-            if rate > FLOOD_PER_S:
-                self._breach("L4", f"{rate:.0f} lines in one second say {name}")
-
-    def _ends(self) -> None:
-        """X, and whether it was the run that it was meant to be."""
-        for pid, word in self._harm.unasked.items():
-            if not any(f".{error}: " in word for error in self._promise.ends):
-                self._breach("X", f"process {pid} ended with {word}, and nobody had wanted its end")
-        for stuck in self._left.stuck:
-            self._breach("X", f"process {stuck} did not end when it was told to")
-        for outcry in self._left.outcries:
-            if not any(f".{error}: " in outcry for error in self._promise.ends):
-                self._breach("X", f"in the log {outcry}")
-        for fault in self._facts.unhappened:
-            self._breach("run", f"{fault} was planned and did not happen")
-
-    def _others_went_on(self, span: Span) -> None:
-        """L3: traffic is even, so what a stream did in this time is compared with what it did in the rest."""
-        begun, ended, hurt = self._facts.begun, self._facts.ended, span.stream
-        since, until = max(span.since, begun), min(span.until, ended)
-        within, rest = until - since, ended - begun - (until - since)
-        if within < 1.0 or rest < 1.0:
-            return
-        done: defaultdict[str, list[float]] = defaultdict(list)
-        for id_, lives in self._lives.items():
-            done[id_.rpartition("/")[0]] += [event.at for life in lives for event in life.ok("ack")]
-        for stream, times in done.items():
-            during = sum(since <= at <= until for at in times) / within
-            usual = sum(begun <= at < since or until < at <= ended for at in times) / rest
-            if stream not in ("", hurt) and during < KEPT_SHARE * usual:
-                self._breach("L3", f"{stream} did {during:.0f} a second while {hurt} was hurt, {usual:.0f} otherwise")
 
     # ── telling ──
 

@@ -352,6 +352,7 @@ class _Case:
             "in_sink": len({id_ for id_, _ in self._left.sink}),  # of these it is known how often they were done
             "starts": sum(len(life.starts) for life in lives),
             "faults": {name: times for name, times in sorted(self._harm.faults.items()) if times},
+            "interfered": self._harm.interfered,
             "deaths": len(self._harm.died),
             "lost": self._lost,
             "duplicates": self._duplicates,

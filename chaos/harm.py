@@ -45,6 +45,7 @@ class Harm:
     trimmed_held: set[str] = field(default_factory=set)
     spans: list[Span] = field(default_factory=list)  # of servers
     stood: list[tuple[float, float]] = field(default_factory=list)  # (until, seconds): nobody could run (witness.py)
+    interfered: int = 0  # faults that found their server in the hands of another
     lost_bytes: int = 0  # written and not synced when the power went
     _excused: defaultdict[int, list[Span]] = field(default_factory=lambda: defaultdict(list))
     _touched: defaultdict[int, list[float]] = field(default_factory=lambda: defaultdict(list))
@@ -64,6 +65,8 @@ class Harm:
             self.trimmed_held.update(about["held"])
         elif event.op == "stood":
             self.stood.append((event.at, about["seconds"]))
+        elif event.op == "interfered":
+            self.interfered += 1
         elif event.op == "power":
             self.lost_bytes += about["lost_bytes"]
 

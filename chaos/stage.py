@@ -78,6 +78,7 @@ class Stage:
         self.begun = self.ended = 0.0
         self.planned: set[str] = set()  # faults of the schedule
         self.happened: set[str] = set()
+        self.interfered: set[str] = set()  # found its server in the hands of another fault
         self.older = ""  # which version some of the workers run
         self.stuck: list[Worker] = []  # told to end, and did not in time
 
@@ -89,6 +90,12 @@ class Stage:
     def broken(self) -> bool:
         """Whether the core is a mutant: what it leaves behind need not be waited for."""
         return bool(self.crew.settings.get("mutant"))
+
+    @property
+    def unhappened(self) -> set[str]:
+        """Faults of the schedule of which not one took place. In a mix one may find every time that another holds the
+        server: that it happens at all is asked of all runs of the row then."""
+        return self.planned - self.happened - (self.interfered if self.scenario.quiet_share else set())
 
     @property
     def server(self) -> Server:
@@ -207,6 +214,7 @@ class Stage:
             self.pen.note("interfered", what=moment.fault, error=type(error).__name__)
             for what in list(deed.begun):
                 self.failed_fault(what)
+            self.interfered.add(moment.fault)
         if deed.begun or deed.healed:
             self.happened.add(moment.fault)
 
@@ -290,7 +298,7 @@ class Stage:
             lease_s=self.lease_s,
             begun=self.begun,
             ended=self.ended,
-            unhappened=sorted(self.planned - self.happened),
+            unhappened=sorted(self.unhappened),
         )
 
 

@@ -80,6 +80,17 @@ async def test_a_fault_that_failed_or_was_interfered_with_was_not_played(
     assert await _played(tmp_path, fault, monkeypatch) == (set(), 0)
 
 
+async def test_a_fault_that_was_interfered_with_every_time_is_missing_unless_it_is_one_of_a_mix(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(FAULTS, "kill", _is_interfered)  # type: ignore[arg-type]
+    for row, missing in (("kill", {"kill"}), ("mix", set())):
+        told = Stage(named(row)[0], 1, 1.0, _stage(tmp_path).topology, tmp_path)
+        told.planned = {"kill"}
+        await told._happen(Moment(0.0, "kill", 1))
+        assert told.unhappened == missing
+
+
 async def _judged(told: Stage) -> Verdict:
     return judge(told.facts(await told.finish()))
 

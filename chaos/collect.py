@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import re
-from collections import Counter
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from chaos import worklogs
 from chaos.facts import Left, Letter
 from chaos.worker import GROUP, sink_of
 from headrace.names import keys_of, waiting_group
@@ -15,20 +13,6 @@ from headrace.redis.letters import open_letter
 if TYPE_CHECKING:
     from chaos.stage import Stage
 
-_EVENT: Final = re.compile(rb"^(?:DEBUG|INFO|WARNING|ERROR) \d+ ([a-z]+\.[a-z_]+)", re.M)
-OF_A_MESSAGE: Final = frozenset(
-    {
-        "message.rescued",
-        "message.requeued",
-        "message.buried",
-        "message.trimmed",
-        "delivery.lost",
-        "outcome.refused",
-        "handler.raised",
-        "handler.raised_after_outcome",
-    }
-)
-"""Log events that speak of one message each: as many as there are messages is no flood."""
 PAGE: Final = 10_000
 ORIGINAL_ID: Final = b"_original_id"  # of a requeued copy: the message that it is
 FEEDERS: Final = ("headrace:producer", "headrace:app")
@@ -48,7 +32,8 @@ def collect(stage: Stage, left: Left) -> None:
     nodes: list[Any] = [*stage.topology.nodes]
     names = [str(row["name"]) for node in nodes for row in node.client_list()]
     left.clients += [name for name in names if name.startswith("headrace:") and not name.startswith(FEEDERS)]
-    left.log_lines_per_s = _log_rates(stage.folder, max(1.0, stage.ended - stage.begun))
+    left.log_lines_per_s = worklogs.rates(stage.folder)
+    left.outcries = worklogs.outcries(stage.folder)
     left.secrets = _places_of(stage, client)
 
 
@@ -89,17 +74,6 @@ def _letter(fields: dict[bytes, bytes], prefix: str) -> Letter:
         return Letter("", b"")
     original = dict(zip(opened.original[::2], opened.original[1::2], strict=True))
     return Letter(prefix + opened.about["original_id"].decode(), original.get(b"payload", b""))
-
-
-def _log_rates(folder: Path, seconds: float) -> dict[str, float]:
-    """Lines a second by log event, of the process that says it most; those of single messages left out."""
-    worst: Counter[str] = Counter()
-    for log in folder.glob("*.log"):
-        told = Counter(name.decode() for name in _EVENT.findall(log.read_bytes()))
-        for name, lines in told.items():
-            if name not in OF_A_MESSAGE:
-                worst[name] = max(worst[name], lines)
-    return {name: lines / seconds for name, lines in worst.items()}
 
 
 def _places_of(stage: Stage, client: Any) -> list[str]:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from chaos.family import Family
 from chaos.worker import VARIABLE
 from tests.support.history import Pen
 from tests.support.wait import wait_until
@@ -31,6 +32,7 @@ class Worker:
     number: int
     settings: dict[str, Any]
     log: Path
+    pen: Pen
     pid: int = 0
     code: int | None = None
     paused: bool = False
@@ -55,9 +57,13 @@ class Worker:
         return lines[-1][:WORD_LIMIT] if lines else ""
 
     def signal(self, number: signal.Signals) -> None:
-        if self.alive:
-            with suppress(ProcessLookupError):
-                os.kill(self.pid, number)
+        """That it is told to end is noted before: whoever ends unasked is found out by it."""
+        if not self.alive:
+            return
+        if number == signal.SIGTERM:
+            self.pen.note("told", pid=self.pid)
+        with suppress(ProcessLookupError):
+            os.kill(self.pid, number)
 
 
 class Zygote:
@@ -128,6 +134,7 @@ class Crew:
     settings: dict[str, Any]
     env: Mapping[str, str] = field(default_factory=dict)
     workers: list[Worker] = field(default_factory=list)
+    _families: list[Family] = field(default_factory=list)
     _zygotes: dict[str, Zygote] = field(default_factory=dict)
     _keeping: set[asyncio.Task[None]] = field(default_factory=set)
     _stopping: bool = False
@@ -165,10 +172,21 @@ class Crew:
             stuck = self.alive
             for worker in stuck:
                 worker.signal(signal.SIGKILL)
+        for zygote in self._zygotes.values():
+            await zygote.died.join()  # the judge reads every death
         return stuck
+
+    async def supervise(self, processes: int) -> Family:
+        """`headrace run`, whose children's deaths are its own business."""
+        family = await Family.start(self.folder, self.pen, self.settings, self.env, processes)
+        self._families.append(family)
+        await family.ready()
+        return family
 
     async def close(self) -> None:
         self._stopping = True
+        for family in self._families:
+            await family.kill()
         for worker in self.alive:
             worker.signal(signal.SIGKILL)
         for zygote in self._zygotes.values():
@@ -177,25 +195,11 @@ class Crew:
             task.cancel()
         await asyncio.gather(*self._keeping, return_exceptions=True)
 
-    # ── under the supervisor ──
-
-    async def supervise(self, processes: int) -> asyncio.subprocess.Process:
-        """`headrace run`: a parent and its children, whose deaths are the parent's business."""
-        log = self.folder / f"parent-{len(self.workers)}.log"
-        env = {**os.environ, **self.env, VARIABLE: json.dumps(self.settings), "PYTHONUNBUFFERED": "1"}
-        words = ["-m", "headrace.cli", "run", "chaos.supervised:app", "--processes", str(processes)]
-        with log.open("ab") as sink:
-            parent = await asyncio.create_subprocess_exec(
-                sys.executable, *words, cwd=ROOT, env=env, stdin=asyncio.subprocess.DEVNULL, stdout=sink, stderr=sink
-            )
-        await wait_until(lambda: log.read_bytes().count(b"worker.started") >= processes, 30.0, what="the children")
-        return parent
-
     # ── keeping ──
 
     def _enter(self, settings: dict[str, Any]) -> Worker:
         number = len(self.workers)
-        worker = Worker(number, settings, self.folder / f"worker-{number}.log")
+        worker = Worker(number, settings, self.folder / f"worker-{number}.log", self.pen)
         self.workers.append(worker)
         return worker
 
@@ -210,6 +214,7 @@ class Crew:
         while True:
             dead = await zygote.died.get()
             self.pen.note("died", pid=dead.pid, code=dead.code, word=dead.last_word)
+            zygote.died.task_done()
             if dead.kept and not self._stopping:
                 self._keeping.add(asyncio.create_task(self._replace(zygote, dead)))
 

@@ -61,7 +61,8 @@ class Left:
     stuck: list[str] = field(default_factory=list)  # processes that did not end when they were told to
     connections: Mapping[str, int] = field(default_factory=dict)  # of each worker at rest: see Stage
     idle_commands_per_s: float = 0.0  # of each worker, with nothing to do
-    log_lines_per_s: Mapping[str, float] = field(default_factory=dict)  # by log event, of the worst process
+    log_lines_per_s: Mapping[str, float] = field(default_factory=dict)  # by log event, of the worst process and second
+    outcries: list[str] = field(default_factory=list)  # what a log says that nobody asked for: see worklogs
     secrets: list[str] = field(default_factory=list)  # where the canary was found
 
 

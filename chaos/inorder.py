@@ -23,7 +23,7 @@ class Room:
     starts: list[Event] = field(default_factory=list)
     said: list[Event] = field(default_factory=list)
     ended: list[Event] = field(default_factory=list)
-    refused: int = 0
+    refused: list[Event] = field(default_factory=list)
 
     def note(self, event: Event) -> None:
         if event.op == "room-start":
@@ -33,7 +33,13 @@ class Room:
         elif event.kind == "ok":
             self.ended.append(event)
         else:
-            self.refused += 1
+            self.refused.append(event)
+
+    @property
+    def ends(self) -> list[Event]:
+        """Ends that may have counted: every one that was said but those that were refused. An answer that is missing
+        may have been a yes."""
+        return [said for said in self.said if not any(_same(said, refused) for refused in self.refused)]
 
 
 def judge(events: Iterable[Event], expected: Mapping[str, int], left: Sequence[str] = ()) -> Verdict:
@@ -42,7 +48,9 @@ def judge(events: Iterable[Event], expected: Mapping[str, int], left: Sequence[s
     for event in events:
         if event.op in ("room-start", "room-ack"):
             rooms[event.about["name"]].note(event)
-    verdict = Verdict({}, {"messages": sum(expected.values()), "refused": sum(room.refused for room in rooms.values())})
+    verdict = Verdict(
+        {}, {"messages": sum(expected.values()), "refused": sum(len(room.refused) for room in rooms.values())}
+    )
     lost = [f"{name}: {n} has come to no end" for name, most in expected.items() for n in _missing(rooms[name], most)]
     twice = [problem for name, room in rooms.items() for problem in _twice(name, room)]
     wrong = [problem for name, room in rooms.items() for problem in (*_disorder(name, room), *_stale(name, room))]
@@ -54,18 +62,19 @@ def judge(events: Iterable[Event], expected: Mapping[str, int], left: Sequence[s
 
 
 def _missing(room: Room, most: int) -> list[int]:
-    return sorted({*range(most)} - {event.about["n"] for event in room.said})
+    return sorted({*range(most)} - {event.about["n"] for event in room.ends})
 
 
 def _disorder(name: str, room: Room) -> Iterable[str]:
     """Each start follows the one before it; a new epoch begins with the first message whose end was never said, or with
-    one whose end was said and not answered."""
+    one whose end was said and not answered, or refused."""
+    ends = room.ends
     last: dict[int, int] = {}
     for start in room.starts:
         epoch, n = start.about["epoch"], start.about["n"]
         if epoch in last and n != last[epoch] + 1:
             yield f"{name}: epoch {epoch} went from {last[epoch]} to {n}"
-        elif epoch not in last and (n > 0 and not any(e.about["n"] == n - 1 and e.at < start.at for e in room.said)):
+        elif epoch not in last and (n > 0 and not any(e.about["n"] == n - 1 and e.at < start.at for e in ends)):
             yield f"{name}: epoch {epoch} began at {n}, and nobody had said the end of {n - 1}"
         last[epoch] = n
 

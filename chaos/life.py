@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from dataclasses import dataclass, field
+from typing import Final
 
 from tests.support.history import Event
+
+ONWARD: Final = frozenset({"retry", "release"})  # outcomes after which a message goes on
 
 
 @dataclass(slots=True)
@@ -33,12 +37,16 @@ class Life:
     def events(self) -> list[Event]:
         return [*self.starts, *self.invoked, *self.answered]
 
-    def ended_by_itself(self, start: Event) -> bool:
-        """Whether this start came to an outcome of its own that lets the message go on: retry or release."""
-        return any(
-            event.op in ("retry", "release") and event.owner == start.owner and event.at >= start.at
-            for event in (*self.invoked, *self.answered)
-        )
+    def ended_by_itself(self, start: Event, before: float) -> bool:
+        """Whether this start came to an outcome of its own that lets the message go on: a retry or a release that was
+        said before the next start, and not refused. Its answer may come later than that start; one that was sent twice
+        may be refused the second time because it was taken the first."""
+        heard = [event for event in self.answered if event.op in ONWARD and same(event, start) and event.at >= start.at]
+        asked = [event for event in self.invoked if event.op in ONWARD and same(event, start) and event.at >= start.at]
+        said = min((event.at for event in (*asked, *heard)), default=math.inf)
+        answer = min(heard, key=lambda event: event.at, default=None)
+        refused = answer is not None and answer.kind == "fail" and not answer.about.get("resent")
+        return said < before and not refused
 
 
 def same(one: Event, other: Event) -> bool:

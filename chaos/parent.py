@@ -9,12 +9,13 @@ from pathlib import Path
 
 from chaos import crashpoints
 from chaos.worker import from_environment
+from chaos.worklogs import LINES
 from headrace.supervisor import RunOptions, Supervisor
 from tests.support.history import Pen
 
 
 def main() -> int:
-    logging.basicConfig(level="INFO", stream=sys.stderr, format="%(levelname)s %(process)d %(message)s")
+    logging.basicConfig(level="INFO", stream=sys.stderr, format=LINES)
     settings = from_environment()
     pen = Pen(Path(settings["folder"], f"worker-{os.getpid()}.jsonl"))
     crashpoints.arm(pen, *settings["crash_parent"])

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from contextvars import ContextVar
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,6 +23,7 @@ from chaos.checker import CONNECTIONS
 from chaos.collect import collect
 from chaos.crew import Crew, Worker
 from chaos.facts import Facts, Left
+from chaos.family import Family
 from chaos.faults import FAULTS
 from chaos.feeder import Feeder
 from chaos.orders import MORTAL, POISON, Orders
@@ -35,10 +36,20 @@ from tests.support.proxy import Proxy
 from tests.support.servers import Server
 
 STREAM: Final = "orders"
-FAULT: Final[ContextVar[str]] = ContextVar("fault", default="")  # of the schedule, that a task is about
 BROKEN_DRAIN_S: Final = 2.0  # how long a mutant is waited for; that it is late is not what it is caught by
 SUPERVISED_S: Final = 0.25  # in which a dead child's messages start again
 QUIET_S: Final = 1.0  # how long an idle crew is watched for spinning
+
+
+@dataclass(slots=True)
+class Deed:
+    """What became of one moment of the schedule: by what its fault noted."""
+
+    begun: list[str] = field(default_factory=list)  # and neither healed nor failed
+    healed: bool = False
+
+
+DEED: Final[ContextVar[Deed | None]] = ContextVar("deed", default=None)  # of the schedule, that a task is about
 
 
 class Stage:
@@ -61,11 +72,13 @@ class Stage:
         self.proxies: list[Proxy] = []
         self.lease_s = scenario.staff.lease_s
         self.crew: Crew
+        self.parent: Family  # where the scenario is supervised
         self.feeder: Feeder
         self.moving = asyncio.Lock()
         self.begun = self.ended = 0.0
         self.planned: set[str] = set()  # faults of the schedule
         self.happened: set[str] = set()
+        self.interfered: set[str] = set()  # found its server in the hands of another fault
         self.older = ""  # which version some of the workers run
         self.stuck: list[Worker] = []  # told to end, and did not in time
 
@@ -79,6 +92,12 @@ class Stage:
         return bool(self.crew.settings.get("mutant"))
 
     @property
+    def unhappened(self) -> set[str]:
+        """Faults of the schedule of which not one took place. In a mix one may find every time that another holds the
+        server: that it happens at all is asked of all runs of the row then."""
+        return self.planned - self.happened - (self.interfered if self.scenario.quiet_share else set())
+
+    @property
     def server(self) -> Server:
         return self.topology.servers[0]
 
@@ -89,14 +108,19 @@ class Stage:
         self.note_harm(what, [worker.pid for worker in workers or []], excuses=excuses, **about)
 
     def note_harm(self, what: str, pids: list[int], *, excuses: bool = False, **about: Any) -> None:
-        self.happened.add(FAULT.get())
+        if deed := DEED.get():
+            deed.begun.append(what)
         self.pen.note("fault", "invoke", what=what, pids=pids, excuses=excuses, **about)
 
     def healed_fault(self, what: str, workers: list[Worker] | None = None) -> None:
+        if deed := DEED.get():
+            deed.healed, deed.begun = deed.healed or bool(deed.begun), []
         self.pen.note("fault", "ok", what=what, pids=[worker.pid for worker in workers or []])
 
     def failed_fault(self, what: str) -> None:
         """It was noted, and then it did not come to it."""
+        if deed := DEED.get():
+            deed.begun.remove(what)
         self.pen.note("fault", "fail", what=what)
 
     def id_of(self, raw: bytes, stream: str = "") -> str:
@@ -181,12 +205,18 @@ class Stage:
 
     async def _happen(self, moment: Moment) -> None:
         await asyncio.sleep(max(0.0, self.begun + moment.at_s - time.monotonic()))
-        FAULT.set(moment.fault)
+        deed = Deed()
+        DEED.set(deed)
         try:
             await FAULTS[moment.fault](self, random.Random(moment.seed), **moment.words)
         except redis.RedisError as error:
             # Another fault holds the server just now; what this one had set in it goes with the restart.
             self.pen.note("interfered", what=moment.fault, error=type(error).__name__)
+            for what in list(deed.begun):
+                self.failed_fault(what)
+            self.interfered.add(moment.fault)
+        if deed.begun or deed.healed:
+            self.happened.add(moment.fault)
 
     async def drain(self) -> tuple[bool, float]:
         """Wait until nothing is unread, pending or waiting. Answers whether, and how long it took."""
@@ -243,9 +273,8 @@ class Stage:
             left.idle_commands_per_s = await self.idle_commands_per_s()
             left.connections = await self._settled_connections()
         stuck = await self.crew.stop()
-        if self.scenario.staff.supervised:
-            self.parent.terminate()
-            await asyncio.wait_for(self.parent.wait(), 40)
+        if self.scenario.staff.supervised and not await self.parent.stop():
+            left.stuck.append(f"{self.parent.pid}, `headrace run`,")
         left.stuck += [f"{worker.pid}" for worker in (*self.stuck, *stuck)]
         collect(self, left)
         return left
@@ -269,7 +298,7 @@ class Stage:
             lease_s=self.lease_s,
             begun=self.begun,
             ended=self.ended,
-            unhappened=sorted(self.planned - self.happened),
+            unhappened=sorted(self.unhappened),
         )
 
 

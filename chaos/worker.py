@@ -2,7 +2,8 @@
 
 Everything it notes goes to a file outside the Redis under test, before and after each step: `start`, then an outcome
 (`ack`, `retry`, `release`, `bury`) with kind `invoke`, and its answer: `ok`, `fail` (refused: another owner has it) or
-`info` (nobody knows). The `invoke` of an ack is the external effect; its `ok` says that the fence let it count.
+`info` (nobody knows). The `invoke` of an ack is the external effect; its `ok` says that the fence let it count. `took`
+is what came into its hands, started or not.
 
 Settings come as JSON in HEADRACE_CHAOS. Mutants and crash points are switched on here and only
 here, before the app is made: the product knows of neither.
@@ -18,14 +19,17 @@ import signal
 import sys
 import time
 import zlib
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 from chaos import detour, mutants, owning
 from chaos.orders import Order
+from chaos.worklogs import LINES
 from headrace import App, Bury, Delivery, DeliveryLost, Effect, HeadraceError, Requeue
 from headrace.config import ConnectSettings
+from headrace.intake import Intake
+from headrace.reader import Origin
 from tests.support.history import Pen
 
 VARIABLE: Final = "HEADRACE_CHAOS"
@@ -171,6 +175,20 @@ def _hold_gil(seconds: float) -> None:
     sum(range(int(sample / (time.perf_counter() - begun) * seconds)))
 
 
+def _note_takes(pen: Pen, *, qualified: bool) -> None:
+    """Note what this process takes into its hands, before any of it is started: the judge times a rescue by it."""
+    accept = Intake.accept
+
+    def noting(self: Intake, entries: Sequence[Any], origin: Origin) -> None:
+        if entries:
+            member = self._member
+            before = f"{member.stream}/" if qualified else ""
+            pen.note("took", owner=member.owner, ids=[before + entry[0].decode() for entry in entries])
+        accept(self, entries, origin)
+
+    Intake.accept = noting  # type: ignore[method-assign]
+
+
 def make_app(settings: dict[str, Any]) -> App:
     """Switch on what this process is to suffer, then make the app it runs."""
     pen = Pen(Path(settings["folder"], f"worker-{os.getpid()}.jsonl"))
@@ -180,6 +198,7 @@ def make_app(settings: dict[str, Any]) -> App:
         from chaos import crashpoints
 
         crashpoints.arm(pen, *settings["crash"])
+    _note_takes(pen, qualified=settings.get("qualified", False))
     pen.note("born", tag=settings.get("tag", ""))
     tasks_file = Path(settings["folder"], f"tasks-{os.getpid()}")
     signal.signal(signal.SIGUSR1, lambda *_: tasks_file.write_text(str(len(asyncio.all_tasks()))))  # chaos/long.py asks
@@ -204,7 +223,7 @@ def make_app(settings: dict[str, Any]) -> App:
 
 def main(settings: dict[str, Any]) -> None:
     """A plain worker process, until SIGTERM."""
-    logging.basicConfig(level="INFO", stream=sys.stderr, format="%(levelname)s %(process)d %(message)s", force=True)
+    logging.basicConfig(level="INFO", stream=sys.stderr, format=LINES, force=True)
     make_app(settings).run()
 
 

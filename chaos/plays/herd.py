@@ -40,7 +40,7 @@ async def play(stage: Stage) -> Verdict:
             await stage.hire()
         await stage.crew.ready(timeout=60.0)
         await asyncio.sleep(stage.lease_s / 2)
-        stage.note_fault("herd")
+        stage.note_harm("herd", [0], excuses=True)  # their owner was no process of ours
         del held[IN_FRONT]
         orphaned_at = time.monotonic()
         for ids in (before, behind):

@@ -82,7 +82,11 @@ async def handle(app: App, options: argparse.Namespace) -> None:
     jobs = app.sized(options.concurrency)
     board = Board.create(options.board, marks=sum(job.slots for job in jobs))
     owner = app.owner or owner_name()
-    os.write(options.hello, hello_of(app, owner))
+    try:
+        os.write(options.hello, hello_of(app, owner))
+    except BrokenPipeError:
+        log.warning("parent.died: ending before anything was read")
+        return
     running = asyncio.get_running_loop()
 
     def unleashed() -> None:

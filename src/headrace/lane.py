@@ -201,10 +201,11 @@ class Lane:
 
     def _crossed(self, delivery: Delivery[Any], word: Word) -> bool:
         """An outcome was on its way when a renewal found the entry deleted, and so removed it: it hears "gone" although
-        nobody else had the message, and is done. True: it has heard so before us and was refused; then it is lost."""
+        nobody else had the message. An ack is done then, anything else came too late (outbox). True: it has heard so
+        before us and was refused; then it is lost."""
         if word.kind != "trimmed":
             return False
-        delivery.resent = True
+        delivery.resent = delivery.trimmed = True
         return delivery.is_lost and delivery.state is State.ENDED
 
     def heard_lease(self, lease_ms: int) -> None:

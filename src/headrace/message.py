@@ -141,6 +141,7 @@ class Delivery(Generic[T]):
         "resent",
         "spare",
         "state",
+        "trimmed",
     )
 
     payload: T
@@ -163,6 +164,7 @@ class Delivery(Generic[T]):
         self.level = 0
         self.mark_slot = -1
         self.resent = False
+        self.trimmed = False  # a renewal found its entry deleted while an outcome was on its way, which came too late
 
     # ── what it is ──
 

@@ -207,6 +207,10 @@ class Outbox:
             delivery.retake(word.count, time.monotonic())
             self._again([(delivery, outcome)])
             self._work.set()
+        elif word.kind == "gone" and delivery.trimmed and (outcome.way is not Way.ACK or outcome.effects):
+            # It found nothing to send to wait or to bury, and effects were not written: the renewal came before it.
+            self._count(delivery, outcome, Word("trimmed"))
+            self._end(delivery, delivery.refusal() if outcome.effects else None)
         elif (word.kind == "taken" and not mine) or (word.kind == "gone" and not self._has_happened(delivery)):
             self._refused(delivery, outcome, word)
         else:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
 
-from headrace import App, Delivery, DeliveryLost, Unavailable
+from headrace import App, Delivery, DeliveryLost, Effect, Unavailable
 from headrace.names import keys_of
 from headrace.redis import scripts
 from tests.support.looking import fill, orphan, pending
@@ -212,6 +212,50 @@ async def test_an_ack_on_its_way_while_a_renewal_finds_the_entry_deleted_is_no_z
         await app.stream(stream).add({"n": 0})
         await wait_until(lambda: acked)
     assert counted(app, "refused_total") == 0
+
+
+@pytest.mark.servers("redis8", "valkey9")
+@pytest.mark.parametrize("ending", ["retry", "release", "bury", "effect"])
+async def test_any_other_outcome_on_its_way_while_a_renewal_finds_the_entry_deleted_is_counted_as_trimmed(
+    server: Server, stream: str, make_app: MakeApp, ending: str
+) -> None:
+    """SPEC 18: there is nothing left to wait or to bury, and an effect that was not written is not told as done."""
+    app, heard = make_app(server), []
+    key = f"{{{stream}}}:effect"
+
+    @app.stream(stream).handler(group=GROUP, lease="300ms")
+    async def bill(order: Any, delivery: Delivery[Any]) -> None:
+        server.sync().xdel(stream, delivery.id)
+        said: dict[str, Callable[[], Awaitable[None]]] = {
+            "retry": delivery.retry,
+            "release": delivery.release,
+            "bury": lambda: delivery.bury("no use"),
+            "effect": lambda: delivery.ack(effects=[Effect.xadd(key, {"a": 1})]),
+        }
+        try:
+            await said[ending]()
+        except DeliveryLost:
+            heard.append("lost")
+        else:
+            heard.append("ended")
+
+    async with app.worker() as worker:
+        link = worker.lanes[0].outbox._link
+        sent = link.pipe
+
+        async def sent_late(calls: Any, *, wait_ms: int = 0) -> Any:
+            link.pipe = sent  # type: ignore[method-assign]
+            await wait_until(lambda: pending(server, stream, GROUP) == {})  # a renewal came before
+            return await sent(calls, wait_ms=wait_ms)
+
+        link.pipe = sent_late  # type: ignore[method-assign]
+        await app.stream(stream).add({"n": 0})
+        await wait_until(lambda: heard)
+        await wait_until(lambda: counted(app, "trimmed_total") == 1)
+    assert heard == ["lost" if ending == "effect" else "ended"]
+    assert counted(app, "handled_total") == 0
+    assert counted(app, "refused_total") == 0
+    assert server.sync().exists(key) == 0
 
 
 @pytest.mark.servers("redis8", "redis6")

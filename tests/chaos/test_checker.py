@@ -65,9 +65,12 @@ def test_s1_an_ack_that_was_refused_is_no_effect() -> None:
 
 
 def test_s1_one_delivery_may_be_given_twice_where_a_group_was_set_back_and_be_acked_the_second_time() -> None:
-    twice = Tale().add().start("a", 2).ends("ack", "fail", "a", 2).start("a", 2).ends("ack", "ok", "a", 2)
+    def tale() -> Tale:
+        return Tale().tell("fault", "invoke", what="SETID back", forgets=True).add()
+
+    twice = tale().start("a", 2).ends("ack", "fail", "a", 2).start("a", 2).ends("ack", "ok", "a", 2)
     assert broken(twice.judged(promise=Promise(burns=1, keeps=False))) == set()
-    refused = Tale().add().start("a", 2).ends("ack", "fail", "a", 2).start("a", 2).ends("ack", "fail", "a", 2)
+    refused = tale().start("a", 2).ends("ack", "fail", "a", 2).start("a", 2).ends("ack", "fail", "a", 2)
     assert broken(refused.judged(promise=Promise(burns=1, keeps=False))) == {"S1"}
 
 
@@ -99,10 +102,29 @@ def test_l2_what_nobody_counts_and_nobody_gets() -> None:
 def test_x_a_process_that_ends_although_nobody_killed_it() -> None:
     tale = handled().tell("died", pid=77, code=1)
     assert broken(tale.judged()) == {"X"}
-    assert broken(handled().tell("died", pid=77, code=0).judged()) == set()
+    assert broken(handled().tell("told", pid=77).tell("died", pid=77, code=1).judged()) == {"X"}
     killed = handled().tell("fault", "invoke", what="kill", pids=[77], excuses=True).tell("died", pid=77, code=-9)
     assert broken(killed.judged()) == set()
     assert broken(handled().judged(Left(ids={"1-0"}, stuck=["77"]))) == {"X"}
+
+
+def test_x_a_process_that_ends_in_peace_although_nobody_had_told_it_to() -> None:
+    assert broken(handled().tell("died", pid=77, code=0).judged()) == {"X"}
+    assert broken(handled().tell("died", pid=77, code=0).tell("told", pid=77).judged()) == {"X"}
+    assert broken(handled().tell("told", pid=77).tell("died", pid=77, code=0).judged()) == set()
+
+
+def test_x_one_that_is_told_to_end_before_it_has_begun_may_die_of_it() -> None:
+    tale = handled().tell("told", pid=77)
+    assert broken(tale.tell("died", pid=77, code=-15).judged()) == set()
+    at_work = handled().tell("took", ids=["1-0"], by=77).tell("told", pid=77)
+    assert broken(at_work.tell("died", pid=77, code=-15).judged()) == {"X"}
+
+
+def test_x_an_error_in_a_log_that_nobody_asked_for() -> None:
+    outcry = Left(ids={"1-0"}, outcries=["worker-1.log: headrace.errors.WrongType: a string"])
+    assert broken(handled().judged(outcry)) == {"X"}
+    assert broken(handled().judged(outcry, promise=Promise(ends=("WrongType",)))) == set()
 
 
 def test_x_one_that_may_end_by_itself_says_why() -> None:
@@ -169,11 +191,18 @@ def test_s4_an_effect_in_the_sink_twice() -> None:
     assert "S4" in broken(handled().judged(Left(ids={"1-0"}, sink=[("1-0", 1), ("1-0", 1)])))
 
 
-def test_s4_is_not_judged_where_the_server_forgets_what_it_answered() -> None:
-    tale = handled().start("a", 1).ends("ack", "ok", "a", 1)
+def test_s4_is_not_judged_where_the_server_forgot_what_it_answered() -> None:
+    tale = Tale().tell("fault", "invoke", what="kill server", forgets=True)
+    tale.add().start("a", 1).ends("ack", "ok", "a", 1).start("a", 1).ends("ack", "ok", "a", 1)
     verdict = tale.judged(promise=Promise(keeps=False))
     assert broken(verdict) == set()
     assert verdict.figures["duplicates"] == 1
+
+
+def test_s4_is_judged_of_everything_where_the_server_might_have_forgotten_and_did_not() -> None:
+    verdict = handled().start("a", 1).ends("ack", "ok", "a", 1).judged(promise=Promise(keeps=False))
+    assert "S4" in broken(verdict)
+    assert verdict.figures["judged_share"] == 1
 
 
 def test_s4_what_was_not_touched_while_the_server_forgot_is_judged() -> None:
@@ -227,12 +256,36 @@ def test_s5_a_message_taken_from_a_live_owner() -> None:
     assert tale.judged().figures["robbed"] == 1
 
 
+def test_s5_a_robbery_is_not_undone_by_what_the_robbed_one_says_later() -> None:
+    for op in ("retry", "release"):
+        for answer in ("ok", "fail", "info"):
+            tale = Tale().add().start("a", 1).start("b", 2).ends(op, answer, "a", 1).ends("ack", "ok", "b", 2)
+            assert "S5" in broken(tale.judged())
+            assert tale.judged().figures["robbed"] == 1
+
+
+def test_s5_a_retry_that_was_refused_before_the_next_start_lets_nobody_go_on() -> None:
+    tale = Tale().add().start("a", 1).ends("retry", "fail", "a", 1).start("b", 2).ends("ack", "ok", "b", 2)
+    assert broken(tale.judged()) == {"S5"}
+
+
+def test_s5_a_retry_may_be_answered_after_the_next_start_and_refused_when_it_was_sent_twice() -> None:
+    late = Tale().add().start("a", 1).tell("retry", "invoke", "1-0", "a", 1).start("b", 2)
+    assert broken(late.tell("retry", "ok", "1-0", "a", 1).ends("ack", "ok", "b", 2).judged()) == set()
+    twice = Tale().add().start("a", 1).tell("retry", "invoke", "1-0", "a", 1).start("b", 2)
+    twice.tell("retry", "fail", "1-0", "a", 1, resent=True)
+    assert broken(twice.ends("ack", "ok", "b", 2).judged()) == set()
+    unanswered = Tale().add().start("a", 1).tell("retry", "info", "1-0", "a", 1).start("b", 2)
+    assert broken(unanswered.ends("ack", "ok", "b", 2).judged()) == set()
+
+
 def test_s5_one_that_slept_starts_what_it_had_read_before_and_robs_nobody() -> None:
     def late(**about: Any) -> Tale:
         tale = Tale().add().tell("fault", "invoke", what="pause", pids=[ord("a")], **about).start("b", 2)
         return tale.start("a", 1).ends("ack", "fail", "a", 1).ends("ack", "ok", "b", 2)
 
     assert broken(late(excuses=True).tell("died", pid=1, code=-9, by=1).judged()) == set()
+    assert late(excuses=True).judged().figures["excused"] == 1
     assert "S5" in broken(late(excuses=False).tell("died", pid=1, code=-9, by=1).judged())
 
 
@@ -244,8 +297,24 @@ def test_s5_an_excuse_ends_soon_after_the_fault() -> None:
             tale.tell("noise")
         return tale.start("a", 1).start("b", 2).ends("ack", "ok", "b", 2)
 
-    assert broken(robbed(later=0).judged()) == set()
-    assert broken(robbed(later=5).judged()) == {"S5"}
+    assert broken(robbed(later=0).judged(lease_s=1.0)) == set()
+    assert robbed(later=0).judged(lease_s=1.0).figures["excused"] == 1
+    assert broken(robbed(later=2).judged(lease_s=1.0)) == {"S5"}
+    assert broken(robbed(later=2).judged(lease_s=3.0)) == set()
+    assert broken(robbed(later=5).judged(lease_s=10.0)) == {"S5"}
+
+
+def test_s5_one_that_fails_for_good_loses_what_it_has_while_it_ends() -> None:
+    def failed(*, after: int) -> Verdict:
+        tale = Tale().add().start("a", 1).start("b", 2).ends("ack", "ok", "b", 2)
+        for _ in range(after):
+            tale.tell("noise")
+        tale.tell("died", pid=ord("a"), code=1, word="headrace.errors.WrongType: a string")
+        return tale.judged(promise=Promise(ends=("WrongType",)))
+
+    assert broken(failed(after=0)) == set()
+    assert failed(after=0).figures["excused"] == 1
+    assert broken(failed(after=2)) == {"S5"}
 
 
 def test_s5_where_nobody_could_run_for_a_part_of_the_lease_nobody_is_a_robber() -> None:
@@ -255,6 +324,15 @@ def test_s5_where_nobody_could_run_for_a_part_of_the_lease_nobody_is_a_robber() 
 
     assert broken(robbed(0.3).judged(lease_s=1.0)) == set()
     assert broken(robbed(0.2).judged(lease_s=1.0)) == {"S5"}
+
+
+def test_s5_however_many_a_death_may_burn_without_one_it_is_none() -> None:
+    any_number = Promise(burns=float("inf"))
+    tale = Tale().add().start("a", 2).ends("ack", "ok", "a", 2)
+    assert broken(tale.judged(promise=any_number)) == {"S5"}
+    assert broken(Tale().dies("z").add().start("a", 9).ends("ack", "ok", "a", 9).judged(promise=any_number)) == set()
+    slept = Tale().tell("fault", "invoke", what="pause", pids=[7], excuses=True)
+    assert broken(slept.add().start("a", 2).ends("ack", "ok", "a", 2).judged(promise=any_number)) == set()
 
 
 def test_s5_more_starts_than_allowed() -> None:
@@ -318,6 +396,53 @@ def test_l1_begins_with_the_death_of_the_last_one_that_held_it() -> None:
     verdict = tale.ends("ack", "ok", "c", 3).judged(promise=Promise(rescue_s=1.0, burns=1))
     assert broken(verdict) == set()
     assert verdict.figures["rescue_max_ms"] == 1_000
+
+
+def late(tale: Tale) -> Tale:
+    for _ in range(5):
+        tale.tell("noise")
+    return tale
+
+
+def test_l1_what_a_dead_one_had_read_and_not_started() -> None:
+    tale = Tale().add().tell("took", owner="a", ids=["1-0"]).dies("a")
+    late(tale).start("b", 2).ends("ack", "ok", "b", 2)
+    assert broken(tale.judged(promise=Promise(rescue_s=1.0, burns=1))) == {"L1"}
+    assert broken(tale.judged(promise=Promise(rescue_s=10.0, burns=1))) == set()
+    assert tale.judged().figures["rescued"] == 1
+    given_back = Tale().add().tell("took", owner="a", ids=["1-0"]).dies("a")
+    late(given_back).start("b", 1).ends("ack", "ok", "b", 1)
+    assert broken(given_back.judged(promise=Promise(rescue_s=1.0))) == {"L1"}
+
+
+def test_l1_what_a_dead_one_had_read_again_after_it_had_ended_its_first_try() -> None:
+    tale = Tale().add().start("a", 1).ends("retry", "ok", "a", 1).tell("took", owner="c", ids=["1-0"]).dies("c")
+    late(tale).start("b", 3).ends("ack", "ok", "b", 3)
+    assert broken(tale.judged(promise=Promise(rescue_s=1.0, burns=1))) == {"L1"}
+
+
+def test_l1_what_nobody_noted_is_timed_from_the_last_death_of_anybody() -> None:
+    tale = Tale().add().dies("a")
+    late(tale).start("b", 2).ends("ack", "ok", "b", 2)
+    assert broken(tale.judged(promise=Promise(rescue_s=1.0, burns=1))) == {"L1"}
+    sooner = late(Tale().add().dies("a")).dies("c").start("b", 2).ends("ack", "ok", "b", 2)
+    assert broken(sooner.judged(promise=Promise(rescue_s=1.0, burns=1))) == set()
+
+
+def test_l1_is_not_measured_from_the_death_of_one_that_cannot_have_had_it() -> None:
+    promise = Promise(rescue_s=1.0, burns=1)
+    before = late(Tale().dies("a").add()).start("b", 2).ends("ack", "ok", "b", 2)
+    assert broken(before.judged(promise=promise)) == set()
+    first = late(Tale().add().dies("a")).start("b", 1).ends("ack", "ok", "b", 1)
+    assert broken(first.judged(promise=promise)) == set()
+    alive = late(Tale().add().tell("took", owner="b", ids=["1-0"]).dies("a")).start("b", 1).ends("ack", "ok", "b", 1)
+    assert broken(alive.judged(promise=promise)) == set()
+
+
+def test_l1_a_later_death_of_another_excuses_nobody_who_left_a_message_that_was_noted() -> None:
+    tale = Tale().add().tell("took", owner="a", ids=["1-0"]).dies("a")
+    late(tale).dies("c").start("b", 2).ends("ack", "ok", "b", 2)
+    assert broken(tale.judged(promise=Promise(rescue_s=1.0, burns=1))) == {"L1"}
 
 
 def test_l2_what_is_not_drained_is_late_and_not_lost() -> None:

@@ -55,6 +55,15 @@ def test_a_message_whose_end_was_said_in_vain_may_be_done_again() -> None:
     assert told.breaches(3) == set()
 
 
+def test_s3_a_takeover_that_goes_on_behind_a_message_whose_end_was_refused() -> None:
+    told = Told()
+    told.done(1, 0)
+    told.start(1, 1)
+    told.said(1, 1, "fail")
+    told.done(2, 2)
+    assert told.breaches(3) == {"S1", "S3"}
+
+
 def test_s1_a_message_that_nobody_ended() -> None:
     told = Told()
     told.done(1, 0, 1)

@@ -196,6 +196,25 @@ def test_the_url_in_the_apps_code_wins_and_its_password_is_nowhere_to_be_seen(
     run_here("run", "shop:app", "--url", "redis://127.0.0.1:1").refused(2, "names its server in its code")
 
 
+def test_a_child_that_begins_when_its_parent_has_just_died_ends_in_peace(shop: Shop) -> None:
+    """It finds nobody to say hello to, has read nothing, and leaves no trace of an error."""
+    hello_read, hello = os.pipe()
+    leash, leash_write = os.pipe()
+    os.close(hello_read)
+    os.close(leash_write)
+    with (shop.folder / "board").open("w+b") as board:
+        fds = (board.fileno(), hello, leash)
+        words = [f"--{name}={fd}" for name, fd in zip(("board", "hello", "leash"), fds, strict=True)]
+        command = [sys.executable, "-m", "headrace.child", "shop:app", *words]
+        env = {**os.environ, "HEADRACE_URL": "redis://127.0.0.1:1"}
+        ran = subprocess.run(command, pass_fds=fds, env=env, stderr=subprocess.PIPE, text=True, timeout=20, check=False)
+    os.close(hello)
+    os.close(leash)
+    assert "Traceback" not in ran.stderr
+    assert "parent.died" in ran.stderr
+    assert ran.returncode == 0
+
+
 def test_what_cannot_run_is_told_before_anything_starts(shop: Shop, run_here: Callable[..., Ran]) -> None:
     run_here("run", "nope:app").refused(2, "no module 'nope'")
     run_here("run", "shop:ap").refused(2, "did you mean shop:app?")

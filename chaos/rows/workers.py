@@ -24,6 +24,17 @@ ROWS: Final = (
     ),
     Scenario(
         1,
+        "kill-backlog",
+        "the same with more to do than all slots take, all the time",
+        # 16 slots do some 200 a second: nearly always a read fills each slot that an ack frees.
+        Traffic({"slow": 0.99, "again": 0.01}, rate=1_500, slow_s=(0.05, 0.11), backlog=800),
+        (Plan("kill", (1.2, 2.0), first_s=1.5),),
+        Staff(workers=4, concurrency=4),
+        promise=Promise(burns=ANY),
+        rescues=True,
+    ),
+    Scenario(
+        1,
         "kill-supervised",
         "kill -9 child of headrace run",
         Traffic(QUICK, rate=4_000, slow_s=(0.1, 0.4)),

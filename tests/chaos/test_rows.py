@@ -29,6 +29,8 @@ pytestmark = [pytest.mark.timeout(150)]
 
 SHORT = [
     ("kill", "redis8", 3.0),
+    ("kill-backlog", "redis8", 3.5),
+    ("kill-backlog", "redis7", 3.5),
     ("pause", "redis6", 2.5),
     ("pause-owner", "redis7", 0.0),
     ("slow", "valkey9", 2.5),

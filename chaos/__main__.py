@@ -63,9 +63,22 @@ async def _rows(options: argparse.Namespace) -> dict[str, Any]:
             if options.results is not None:
                 result.write(options.results)
             results.append(result)
+    if all(result.skipped for result in results):
+        raise LookupError(_nothing_played(results))
     if len(results) == 1:
         return results[0].as_json()
     return {**campaign.summary(results), "results": [result.as_json() for result in results]}
+
+
+def _nothing_played(results: Sequence[Result]) -> str:
+    """Nothing was played, so nothing has held. A sentence for each, and where the row can be played."""
+    rows = {scenario.name: scenario for scenario in ROWS}
+    told = [
+        f"{result.name} was not played on {result.server}, {result.topology}: {result.skipped}. It is played on "
+        f"{' and '.join(rows[result.name].topologies)}, with {' or '.join(rows[result.name].servers)}"
+        for result in results
+    ]
+    return "\n".join(told)
 
 
 async def _all(options: argparse.Namespace) -> dict[str, Any]:

@@ -162,12 +162,25 @@ ROWS: Final = (
     Scenario(
         25,
         "herd",
-        "200 workers at once on 1,000 orphans",
-        Traffic({"ok": 1.0}),
-        staff=Staff(workers=200, lease_s=10.0, concurrency=5),  # so that all of them are needed
+        "200 workers at once on 1,000 orphans, found by scans",
+        # 1,000 slots for 1,600 messages, and nobody is done before all orphans are taken: so that all are needed.
+        Traffic({"slow": 1.0}, slow_s=(6.0, 7.0)),
+        staff=Staff(workers=200, lease_s=10.0, concurrency=5),
         promise=Promise(burns=ANY),
         play="herd",
         seconds=0.0,
+        servers=("redis6", "valkey9", "redis7"),
+    ),
+    Scenario(
+        25,
+        "herd-native",
+        "the same, handed out by the server (XREADGROUP CLAIM)",
+        Traffic({"slow": 1.0}, slow_s=(6.0, 7.0)),
+        staff=Staff(workers=200, lease_s=10.0, concurrency=5),
+        promise=Promise(burns=ANY),
+        play="herd",
+        seconds=0.0,
+        servers=("redis8",),
     ),
     Scenario(
         25,

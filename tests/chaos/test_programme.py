@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import random
 import time
 from collections.abc import Callable
@@ -64,9 +63,11 @@ def test_every_fault_is_in_a_row() -> None:
 
 
 def test_a_topology_that_is_not_there_is_said_and_not_passed_over(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["zombie-primary", "--topology", "single"]) == 0
-    told = json.loads(capsys.readouterr().out.splitlines()[-1])
-    assert told["skipped"] == "needs sentinel or cluster"
+    assert main(["zombie-primary", "--topology", "single"]) == 2
+    told = capsys.readouterr()
+    assert "zombie-primary was not played on redis8, single: needs sentinel or cluster" in told.err
+    assert "It is played on sentinel and cluster" in told.err
+    assert told.out == "", "what was not played has no verdict"
 
 
 def test_where_nothing_was_played_nothing_has_held() -> None:

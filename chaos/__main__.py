@@ -14,7 +14,6 @@ from typing import Any
 
 import chaos
 from chaos import campaign, long, runner, table
-from chaos.mutants import MUTANTS
 from chaos.runner import Result, say
 from chaos.scenario import EVERY
 from chaos.scenarios import ROWS, named
@@ -103,15 +102,7 @@ async def _long(options: argparse.Namespace) -> dict[str, Any]:
 
 
 async def _mutants(options: argparse.Namespace) -> dict[str, Any]:
-    """Every mutant on the row that must catch it. That the core passes those rows is what playing them says."""
-    caught: dict[str, list[str]] = {}
-    for mutant in MUTANTS.values():
-        scenario = named(mutant.scenario)[0]
-        server = mutant.servers[0]
-        broken = await runner.run(scenario, options.seed, server, "single", mutant.seconds, mutant.name)
-        caught[mutant.name] = mutant.caught_by(broken.breaches)
-        say(f"{mutant.name:<24} {mutant.mistake}: {' '.join(caught[mutant.name]) or 'NOT CAUGHT'}")
-    return {"holds": all(caught.values()), "caught": caught}
+    return await campaign.mutants(options.seed, options.results or runner.RESULTS)
 
 
 _COMMANDS = {"all": _all, "soak": _soak, "long": _long, "mutants": _mutants}

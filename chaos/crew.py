@@ -183,7 +183,8 @@ class Crew:
         """`headrace run`: a parent and its children, whose deaths are the parent's business."""
         log = self.folder / f"parent-{len(self.workers)}.log"
         env = {**os.environ, **self.env, VARIABLE: json.dumps(self.settings), "PYTHONUNBUFFERED": "1"}
-        words = ["-m", "headrace.cli", "run", "chaos.supervised:app", "--processes", str(processes)]
+        program = "chaos.broken_parent" if self.settings.get("mutant") else "headrace.cli"
+        words = ["-m", program, "run", "chaos.supervised:app", "--processes", str(processes)]
         with log.open("ab") as sink:
             parent = await asyncio.create_subprocess_exec(
                 sys.executable, *words, cwd=ROOT, env=env, stdin=asyncio.subprocess.DEVNULL, stdout=sink, stderr=sink

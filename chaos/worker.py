@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from chaos import detour, mutants, owning
-from chaos.orders import Order
+from chaos.orders import SLOW, Order
 from headrace import App, Bury, Delivery, DeliveryLost, Effect, HeadraceError, Requeue
 from headrace.config import ConnectSettings
 from tests.support.history import Pen
@@ -84,7 +84,7 @@ class Handler:
         if self._qualified:
             id_ = f"{delivery.stream}/{id_}"
         who: dict[str, Any] = {"id": id_, "owner": delivery.owner, "attempt": delivery.attempt}
-        self._pen.note("start", "", **who, n=order.n, do=order.do)
+        self._pen.note("start", "", **who, n=order.n, do=order.do.removeprefix("slow-"))
         try:
             await self._act(order, delivery, who)
         except asyncio.CancelledError:
@@ -96,7 +96,7 @@ class Handler:
         do = "ok" if self._healed is not None and self._healed.exists() else order.do
         await self._work(do, order.s, who)
         first = delivery.attempt == 1
-        if do == "sink":
+        if do in ("sink", "slow-sink"):
             effect = Effect.xadd(
                 sink_of(delivery.stream), {"id": delivery.original_id, "attempt": str(delivery.attempt)}
             )
@@ -115,7 +115,7 @@ class Handler:
 
     async def _work(self, do: str, seconds: float, who: dict[str, Any]) -> None:
         """What takes time, or the process's life."""
-        if do in ("slow", "again", "grave"):
+        if do in SLOW:
             await asyncio.sleep(seconds)
         elif do == "block":
             time.sleep(seconds)

@@ -37,7 +37,7 @@ ROWS: Final = (
         1,
         "kill-supervised",
         "kill -9 child of headrace run",
-        Traffic(QUICK, rate=4_000, slow_s=(0.1, 0.4)),
+        Traffic({**QUICK, "slow": 0.08}, rate=4_000, slow_s=(0.1, 0.4)),
         (Plan("kill-child", (0.9, 1.6)),),
         Staff(workers=3, supervised=True, lease_s=10.0),
         promise=Promise(burns=1),
@@ -72,7 +72,7 @@ ROWS: Final = (
         "pause",
         "SIGSTOP beyond the lease, then CONT, also twice",
         # So long that a sleeper wakes while another is at work on what it held: only then a missing fence shows.
-        Traffic({"ok": 0.3, "slow": 0.2, "again": 0.15, "grave": 0.2, "sink": 0.15}, rate=500, slow_s=(0.6, 1.8)),
+        Traffic({"ok": 0.3, "slow": 0.2, "again": 0.15, "grave": 0.2, "slow-sink": 0.15}, rate=500, slow_s=(0.6, 1.8)),
         (Plan("pause", (1.3, 2.0)), Plan("pause", (3.0, 5.0), {"times": 2, "between_s": 0.05})),
         Staff(workers=4, lease_s=1.0, concurrency=200),
         promise=Promise(burns=ANY),

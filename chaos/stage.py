@@ -167,7 +167,7 @@ class Stage:
     async def play(self) -> None:
         """Traffic for so long, and the schedule beside it; returns when all faults are healed."""
         moments = schedule(self.scenario, self.seed, self.seconds)
-        self.planned = {moment.fault for moment in moments}
+        self.planned = {moment.kind for moment in moments}
         self.begun = time.monotonic()
         feeding = asyncio.create_task(self.feeder.run(self.seconds))
         faults = [asyncio.create_task(self._happen(moment)) for moment in moments]
@@ -181,7 +181,7 @@ class Stage:
 
     async def _happen(self, moment: Moment) -> None:
         await asyncio.sleep(max(0.0, self.begun + moment.at_s - time.monotonic()))
-        FAULT.set(moment.fault)
+        FAULT.set(moment.kind)
         try:
             await FAULTS[moment.fault](self, random.Random(moment.seed), **moment.words)
         except redis.RedisError as error:

@@ -26,10 +26,12 @@ from chaos import detour, mutants, owning
 from chaos.orders import SLOW, Order
 from headrace import App, Bury, Delivery, DeliveryLost, Effect, HeadraceError, Requeue
 from headrace.config import ConnectSettings
+from headrace.options import duration_ms
 from tests.support.history import Pen
 
 VARIABLE: Final = "HEADRACE_CHAOS"
 GROUP: Final = "billing"
+SOON_S: Final = 0.05  # a timeout was there before its handler began to wait
 RARE: Final = frozenset(
     {
         "rescued_total",
@@ -74,8 +76,9 @@ class NotingRecorder:
 class Handler:
     """One handler for every stream of the worker."""
 
-    def __init__(self, pen: Pen, healed: Path | None, *, qualified: bool = False) -> None:
+    def __init__(self, pen: Pen, healed: Path | None, timeout_s: float, *, qualified: bool = False) -> None:
         self._pen = pen
+        self._timeout_s = timeout_s
         self._healed = healed  # once this file is there, poison is none any more
         self._qualified = qualified  # several streams: an id alone does not name a message
 
@@ -128,10 +131,12 @@ class Handler:
             await self._waits(who)
 
     async def _waits(self, who: dict[str, Any]) -> None:
+        begun = time.monotonic()
         try:
             await asyncio.Event().wait()
-        finally:
-            self._pen.note("retry", "info", **who)
+        finally:  # by its timeout, or by the end of its process's grace
+            timed_out = time.monotonic() - begun > self._timeout_s - SOON_S
+            self._pen.note("retry" if timed_out else "release", "info", **who)
 
     async def _end(self, op: str, ending: Awaitable[None], delivery: Delivery[Order], who: dict[str, Any]) -> None:
         self._pen.note(op, "invoke", **who)
@@ -187,10 +192,11 @@ def make_app(settings: dict[str, Any]) -> App:
     app = App(settings["url"], recorder=NotingRecorder(pen), connect=patience, **settings.get("app", {}))
     healed = Path(settings["healed"]) if "healed" in settings else None
     kind: Any = bytes if settings.get("sized") else Order
+    timeout_s = duration_ms(settings["handler"].get("timeout", 0)) / 1000
     handle: Any = (
         Sized(pen).handle
         if settings.get("sized")
-        else Handler(pen, healed, qualified=settings.get("qualified", False)).handle
+        else Handler(pen, healed, timeout_s, qualified=settings.get("qualified", False)).handle
     )
     handler = dict(settings["handler"])
     if "requeue" in handler:

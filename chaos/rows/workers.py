@@ -59,7 +59,7 @@ ROWS: Final = (
                 "bury": 0.08,
                 "raise": 0.06,
             },
-            slow_s=(0.01, 0.45),
+            slow_s=(0.01, 1.8),  # so that a worker renews more than once
         ),
         staff=Staff(lease_s=1.0, concurrency=10),
         promise=Promise(burns=ANY, max_attempts=3),  # the wait before a last attempt is short then

@@ -442,7 +442,7 @@ def test_the_lua_agrees_with_the_model_whatever_owners_and_zombies_do(
     """FAULTS, method: the same rules for the model and for the real scripts, on every server. Each run draws other
     steps, so what one run found is not mended by the next."""
     with remembered.failures():
-        _explore(machine, 100)
+        _explore(machine, 80)
 
 
 @pytest.mark.timeout(150)

@@ -14,7 +14,6 @@ from typing import Any
 
 import chaos
 from chaos import campaign, long, runner, table
-from chaos.mutants import MUTANTS
 from chaos.runner import Result, say
 from chaos.scenario import EVERY
 from chaos.scenarios import ROWS, named
@@ -63,9 +62,22 @@ async def _rows(options: argparse.Namespace) -> dict[str, Any]:
             if options.results is not None:
                 result.write(options.results)
             results.append(result)
+    if all(result.skipped for result in results):
+        raise LookupError(_nothing_played(results))
     if len(results) == 1:
         return results[0].as_json()
     return {**campaign.summary(results), "results": [result.as_json() for result in results]}
+
+
+def _nothing_played(results: Sequence[Result]) -> str:
+    """Nothing was played, so nothing has held. A sentence for each, and where the row can be played."""
+    rows = {scenario.name: scenario for scenario in ROWS}
+    told = [
+        f"{result.name} was not played on {result.server}, {result.topology}: {result.skipped}. It is played on "
+        f"{' and '.join(rows[result.name].topologies)}, with {' or '.join(rows[result.name].servers)}"
+        for result in results
+    ]
+    return "\n".join(told)
 
 
 async def _all(options: argparse.Namespace) -> dict[str, Any]:
@@ -90,15 +102,7 @@ async def _long(options: argparse.Namespace) -> dict[str, Any]:
 
 
 async def _mutants(options: argparse.Namespace) -> dict[str, Any]:
-    """Every mutant on the row that must catch it. That the core passes those rows is what playing them says."""
-    caught: dict[str, list[str]] = {}
-    for mutant in MUTANTS.values():
-        scenario = named(mutant.scenario)[0]
-        server = mutant.servers[0]
-        broken = await runner.run(scenario, options.seed, server, "single", mutant.seconds, mutant.name)
-        caught[mutant.name] = mutant.caught_by(broken.breaches)
-        say(f"{mutant.name:<24} {mutant.mistake}: {' '.join(caught[mutant.name]) or 'NOT CAUGHT'}")
-    return {"holds": all(caught.values()), "caught": caught}
+    return await campaign.mutants(options.seed, options.results or runner.RESULTS)
 
 
 _COMMANDS = {"all": _all, "soak": _soak, "long": _long, "mutants": _mutants}

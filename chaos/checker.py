@@ -187,8 +187,9 @@ class _Case:
                 self._breach("S3", f"{id_}: {what} was taken, and attempt {highest} was started elsewhere")
 
     def _attempts(self, id_: str, life: Life) -> None:
-        if len(life.starts) > self._promise.max_attempts:
-            self._breach("S5", f"{id_} was started {len(life.starts)} times, {self._promise.max_attempts} are allowed")
+        tries = sum(not self._was_released(life, start) for start in life.starts)
+        if tries > self._promise.max_attempts:
+            self._breach("S5", f"{id_} was started {tries} times, {self._promise.max_attempts} are allowed")
         spent = highest = 0
         former: Event | None = None
         for start in life.starts:

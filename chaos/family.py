@@ -36,7 +36,8 @@ class Family:
     ) -> Family:
         log, told = folder / "parent.log", folder / "parent.told"
         env = {**os.environ, **env, VARIABLE: json.dumps(settings), "PYTHONUNBUFFERED": "1"}
-        words = ["-m", "headrace.cli", "run", "chaos.supervised:app", "--processes", str(processes), "--json"]
+        program = "chaos.broken_parent" if settings.get("mutant") else "headrace.cli"
+        words = ["-m", program, "run", "chaos.supervised:app", "--processes", str(processes), "--json"]
         with log.open("ab") as errors, told.open("ab") as out:
             process = await asyncio.create_subprocess_exec(
                 sys.executable, *words, cwd=ROOT, env=env, stdin=asyncio.subprocess.DEVNULL, stdout=out, stderr=errors

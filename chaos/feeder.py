@@ -60,11 +60,12 @@ class Feeder:
             await asyncio.gather(*looking, return_exceptions=True)
 
     async def _feed(self, stream: Stream[Order], seconds: float) -> None:
-        begun, rate, fed = time.monotonic(), self._traffic.rate / len(self._streams), 0
+        begun, rate, fed = time.monotonic(), self._traffic.rate / len(self._streams), 0.0
         while not self._stop.is_set() and time.monotonic() - begun < seconds:
-            behind = fed - (time.monotonic() - begun) * rate
-            if stream.name in self._full or behind > 0:
-                await asyncio.sleep(min(0.02, max(0.001, behind / rate)))
+            ahead = fed - (time.monotonic() - begun) * rate
+            if stream.name in self._full or ahead > 0:
+                fed -= min(ahead, 0.0)  # nobody makes up for it later: that would be over the limit at once
+                await asyncio.sleep(min(0.02, max(0.001, ahead / rate)))
                 continue
             await self.add(self._traffic.batch, stream)
             fed += self._traffic.batch
@@ -130,8 +131,7 @@ class Feeder:
     async def _look(self, stream: Stream[Order]) -> None:
         limit = self._traffic.backlog / len(self._streams)
         while True:
-            self._full.discard(stream.name)
             with suppress(HeadraceError):
-                if await stream.backlog(GROUP) > limit:
-                    self._full.add(stream.name)
+                # Decided in one step: between two, a feeder that is held back would slip one more batch in each time.
+                (self._full.add if await stream.backlog(GROUP) > limit else self._full.discard)(stream.name)
             await asyncio.sleep(LOOK_S)

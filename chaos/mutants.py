@@ -73,6 +73,26 @@ def _bury_unfenced() -> None:
     _swap("bury", (_TAKEN, "false"))
 
 
+def _effects_unfenced() -> None:
+    _swap("effects", (_TAKEN, "false"))
+
+
+def _renewal_unfenced() -> None:
+    """Who wakes takes back what another has by now: then neither can end it."""
+    _swap("renew", (_TAKEN, "false"))
+
+
+def _lease_ignored() -> None:
+    """By scan, and in what is handed out by the server."""
+    _swap("rescue", ("'IDLE', lease_ms", "'IDLE', 1"))
+    _swap("take_over", ("'CLAIM', lease_ms", "'CLAIM', 1"))
+
+
+def _adoption_unfenced() -> None:
+    """The parent hands back what anybody holds, not the dead child alone."""
+    _swap("adopt", ("'-', '+', chunk, owner)", "'-', '+', chunk)"))
+
+
 def _position_unfenced() -> None:
     _swap("pos_ack", ("now[1] ~= owner or now[2] ~= epoch", "false"))
 
@@ -116,6 +136,38 @@ MUTANTS: Final[Mapping[str, Mutant]] = {
         Mutant("no-renewal", "leases that nobody renews", "slow", _no_renewal, frozenset({"S5"})),
         Mutant("retry-unfenced", "a retry that does not ask who owns the message", "pause", _retry_unfenced, _FENCE),
         Mutant("bury-unfenced", "a burial that does not ask who owns the message", "pause", _bury_unfenced, _FENCE),
+        Mutant(
+            "effects-unfenced",
+            "effects with an ack that does not ask who owns the message",
+            "pause",
+            _effects_unfenced,
+            _FENCE,
+        ),
+        Mutant(
+            "renewal-unfenced",
+            "a renewal that does not ask who owns the message",
+            "pause",
+            _renewal_unfenced,
+            frozenset({"S3", "S5"}),
+            ("redis8",),
+        ),
+        Mutant(
+            "lease-ignored",
+            "a rescue that does not wait for the end of a lease",
+            "slow",
+            _lease_ignored,
+            frozenset({"S5"}),
+            ("valkey9", "redis8"),
+        ),
+        Mutant(
+            "adoption-unfenced",
+            "a parent that hands back what other children hold",
+            "kill-supervised",
+            _adoption_unfenced,
+            frozenset({"S5"}),
+            ("valkey9", "redis8"),
+            seconds=3.5,
+        ),
         Mutant(
             "rescue-without-cursor",
             "a rescue that starts at the oldest entry every time",

@@ -3,6 +3,7 @@
     ok          ack
     slow        wait, then ack
     sink        ack together with an effect in the sink's stream
+    slow-sink   wait, then the same
     flaky       raise at the first attempt, then ack
     again       ask for a retry at the first attempt, then ack
     handback    release at the first attempt, then ack
@@ -28,13 +29,17 @@ POISON = frozenset({"raise", "bury", "kill", "hang"})
 MORTAL = POISON | {"grave"}
 """What may end in the dead letters. Of the poison everything must."""
 
+SLOW = frozenset({"slow", "slow-sink", "again", "grave"})
+"""What waits before it does anything."""
+LONG = SLOW | {"block", "gil"}
+
 
 class Order(msgspec.Struct, frozen=True, omit_defaults=True):
     """One message."""
 
     n: int
     do: str = "ok"
-    s: float = 0.0  # how long `slow`, `again`, `grave`, `block` and `gil` take
+    s: float = 0.0  # how long what waits, blocks or computes takes
     pad: str = ""
 
 
@@ -57,8 +62,7 @@ class Orders:
             return Order(n, self._words[0], pad=self._pad)
         rng = random.Random(self._seed * 1_000_003 + n)
         do = rng.choices(self._words, self._weights)[0]
-        waits = do in ("slow", "again", "grave", "block", "gil")
-        return Order(n, do, round(rng.uniform(*self._slow_s), 4) if waits else 0.0, self._pad)
+        return Order(n, do, round(rng.uniform(*self._slow_s), 4) if do in LONG else 0.0, self._pad)
 
     def payload(self, n: int) -> bytes:
         """The bytes that a dead letter must hold."""

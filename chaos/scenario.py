@@ -35,6 +35,11 @@ class Moment:
     seed: int
     words: Mapping[str, Any] = field(default_factory=dict)
 
+    @property
+    def kind(self) -> str:
+        """The fault with its parameters: a partition one way is another kind than one both ways."""
+        return " ".join([self.fault, *(f"{name}={word}" for name, word in sorted(self.words.items()))])
+
 
 @dataclass(frozen=True, slots=True)
 class Staff:
@@ -72,22 +77,33 @@ class Scenario:
 
 
 def schedule(scenario: Scenario, seed: int, seconds: float) -> list[Moment]:
-    """What goes wrong when. The same scenario, seed and length give the same schedule."""
+    """What goes wrong when. The same scenario, seed and length give the same schedule. In a mix that shifts every kind
+    comes at least once, if there is time for it."""
     rng = random.Random(f"{scenario.name}:{seed}")
     moments: list[Moment] = []
     for number, plan in enumerate(scenario.plans):
-        at, planned = plan.first_s + rng.uniform(0, plan.every_s[0]), 0
+        at, left_out, planned = plan.first_s + rng.uniform(0, plan.every_s[0]), list[float](), 0
         while at < seconds - 0.5 and planned < plan.most:
             if not _is_quiet(scenario, at) and _is_in(scenario, seed, number, at):
                 moments.append(Moment(round(at, 4), plan.fault, rng.getrandbits(32), plan.words))
                 planned += 1
+            else:
+                left_out.append(at)
             at += rng.uniform(*plan.every_s)
+        if left_out and not planned:
+            at = max(plan.first_s, _busy(scenario, rng.choice(left_out)))
+            moments.append(Moment(round(at, 4), plan.fault, rng.getrandbits(32), plan.words))
     return sorted(moments, key=lambda moment: moment.at_s)
 
 
 def _is_quiet(scenario: Scenario, at: float) -> bool:
     """The last part of every block."""
     return at % BLOCK_S > BLOCK_S * (1.0 - scenario.quiet_share)
+
+
+def _busy(scenario: Scenario, at: float) -> float:
+    """A moment of the same block that is not quiet."""
+    return at - at % BLOCK_S * scenario.quiet_share
 
 
 def _is_in(scenario: Scenario, seed: int, number: int, at: float) -> bool:

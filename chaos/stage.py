@@ -191,7 +191,7 @@ class Stage:
     async def play(self) -> None:
         """Traffic for so long, and the schedule beside it; returns when all faults are healed."""
         moments = schedule(self.scenario, self.seed, self.seconds)
-        self.planned = {moment.fault for moment in moments}
+        self.planned = {moment.kind for moment in moments}
         self.begun = time.monotonic()
         feeding = asyncio.create_task(self.feeder.run(self.seconds))
         faults = [asyncio.create_task(self._happen(moment)) for moment in moments]
@@ -214,9 +214,9 @@ class Stage:
             self.pen.note("interfered", what=moment.fault, error=type(error).__name__)
             for what in list(deed.begun):
                 self.failed_fault(what)
-            self.interfered.add(moment.fault)
+            self.interfered.add(moment.kind)
         if deed.begun or deed.healed:
-            self.happened.add(moment.fault)
+            self.happened.add(moment.kind)
 
     async def drain(self) -> tuple[bool, float]:
         """Wait until nothing is unread, pending or waiting. Answers whether, and how long it took."""

@@ -24,16 +24,18 @@ from pathlib import Path
 from typing import Any, Final
 
 from chaos import detour, mutants, owning
-from chaos.orders import Order
+from chaos.orders import SLOW, Order
 from chaos.worklogs import LINES
 from headrace import App, Bury, Delivery, DeliveryLost, Effect, HeadraceError, Requeue
 from headrace.config import ConnectSettings
 from headrace.intake import Intake
+from headrace.options import duration_ms
 from headrace.reader import Origin
 from tests.support.history import Pen
 
 VARIABLE: Final = "HEADRACE_CHAOS"
 GROUP: Final = "billing"
+SOON_S: Final = 0.05  # a timeout was there before its handler began to wait
 RARE: Final = frozenset(
     {
         "rescued_total",
@@ -78,8 +80,9 @@ class NotingRecorder:
 class Handler:
     """One handler for every stream of the worker."""
 
-    def __init__(self, pen: Pen, healed: Path | None, *, qualified: bool = False) -> None:
+    def __init__(self, pen: Pen, healed: Path | None, timeout_s: float, *, qualified: bool = False) -> None:
         self._pen = pen
+        self._timeout_s = timeout_s
         self._healed = healed  # once this file is there, poison is none any more
         self._qualified = qualified  # several streams: an id alone does not name a message
 
@@ -88,7 +91,7 @@ class Handler:
         if self._qualified:
             id_ = f"{delivery.stream}/{id_}"
         who: dict[str, Any] = {"id": id_, "owner": delivery.owner, "attempt": delivery.attempt}
-        self._pen.note("start", "", **who, n=order.n, do=order.do)
+        self._pen.note("start", "", **who, n=order.n, do=order.do.removeprefix("slow-"))
         try:
             await self._act(order, delivery, who)
         except asyncio.CancelledError:
@@ -100,7 +103,7 @@ class Handler:
         do = "ok" if self._healed is not None and self._healed.exists() else order.do
         await self._work(do, order.s, who)
         first = delivery.attempt == 1
-        if do == "sink":
+        if do in ("sink", "slow-sink"):
             effect = Effect.xadd(
                 sink_of(delivery.stream), {"id": delivery.original_id, "attempt": str(delivery.attempt)}
             )
@@ -119,7 +122,7 @@ class Handler:
 
     async def _work(self, do: str, seconds: float, who: dict[str, Any]) -> None:
         """What takes time, or the process's life."""
-        if do in ("slow", "again", "grave"):
+        if do in SLOW:
             await asyncio.sleep(seconds)
         elif do == "block":
             time.sleep(seconds)
@@ -132,10 +135,12 @@ class Handler:
             await self._waits(who)
 
     async def _waits(self, who: dict[str, Any]) -> None:
+        begun = time.monotonic()
         try:
             await asyncio.Event().wait()
-        finally:
-            self._pen.note("retry", "info", **who)
+        finally:  # by its timeout, or by the end of its process's grace
+            timed_out = time.monotonic() - begun > self._timeout_s - SOON_S
+            self._pen.note("retry" if timed_out else "release", "info", **who)
 
     async def _end(self, op: str, ending: Awaitable[None], delivery: Delivery[Order], who: dict[str, Any]) -> None:
         self._pen.note(op, "invoke", **who)
@@ -206,10 +211,11 @@ def make_app(settings: dict[str, Any]) -> App:
     app = App(settings["url"], recorder=NotingRecorder(pen), connect=patience, **settings.get("app", {}))
     healed = Path(settings["healed"]) if "healed" in settings else None
     kind: Any = bytes if settings.get("sized") else Order
+    timeout_s = duration_ms(settings["handler"].get("timeout", 0)) / 1000
     handle: Any = (
         Sized(pen).handle
         if settings.get("sized")
-        else Handler(pen, healed, qualified=settings.get("qualified", False)).handle
+        else Handler(pen, healed, timeout_s, qualified=settings.get("qualified", False)).handle
     )
     handler = dict(settings["handler"])
     if "requeue" in handler:

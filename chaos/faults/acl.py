@@ -6,6 +6,9 @@ import asyncio
 import random
 from typing import TYPE_CHECKING, Any
 
+import redis
+
+from chaos.faults.healing import put_right
 from chaos.topology import USER
 
 if TYPE_CHECKING:
@@ -15,21 +18,24 @@ if TYPE_CHECKING:
 async def remove_right(stage: Stage, rng: random.Random, /, *, s: float = 0.5) -> None:
     """One command is forbidden for a while: workers end with an error that names it, and are started again."""
     command = rng.choice(["xreadgroup", "evalsha", "xclaim", "xack"])
-    stage.note_fault("right removed", command=command)
+    stage.note_fault("right removed", stage.crew.alive, command=command)  # who leaves now cannot say so
     await asyncio.to_thread(_change, stage, f"-{command}")
     await asyncio.sleep(s * rng.uniform(0.7, 1.3))
-    await asyncio.to_thread(_change, stage, f"+{command}", "+@all")
-    stage.healed_fault("right removed")
+    await put_right(_change, stage, f"+{command}", "+@all")
+    stage.healed_fault("right removed", stage.crew.alive)
 
 
 async def rotate_password(stage: Stage, rng: random.Random, /, *, s: float = 0.5) -> None:
     """The password is changed and everybody thrown out; after a while the old one is good again."""
-    stage.note_fault("password rotated")
+    stage.note_fault("password rotated", stage.crew.alive)
     await asyncio.to_thread(_change, stage, "resetpass", ">another")
-    await asyncio.to_thread(_throw_out, stage)
-    await asyncio.sleep(s * rng.uniform(0.7, 1.3))
-    await asyncio.to_thread(_change, stage, "resetpass", f">{stage.canary}")
-    stage.healed_fault("password rotated")
+    try:
+        await asyncio.to_thread(_throw_out, stage)
+        await asyncio.sleep(s * rng.uniform(0.7, 1.3))
+    except redis.RedisError:  # away by another fault: then everybody has to log in again
+        pass
+    await put_right(_change, stage, "resetpass", f">{stage.canary}")
+    stage.healed_fault("password rotated", stage.crew.alive)
 
 
 def _throw_out(stage: Stage) -> None:

@@ -9,8 +9,7 @@ import asyncio
 import random
 from typing import TYPE_CHECKING, Any
 
-import redis
-
+from chaos.faults.healing import put_right
 from chaos.worker import GROUP
 from headrace.names import keys_of, waiting_group
 from tests.support.setback import set_ahead, set_back
@@ -19,7 +18,6 @@ if TYPE_CHECKING:
     from chaos.stage import Stage
 
 BACK_S = 0.5  # in which the last messages that a group is set back by were read
-SHOWS = 50  # how often it is tried to put back what was hidden
 FLOOR_S = 1.5  # a group that vanished comes back where it was so long ago, at most (janitor.FLOOR_MS and its way)
 
 # Deletes some pending entries and says which. KEYS 1 stream · ARGV 1 group 2 how many 3 owner "" or one to spare
@@ -54,13 +52,14 @@ return {pending, cut}
 
 
 # Puts a string where a stream was, and takes it away again: at once, so that no entry falls in between and is
-# overwritten. KEYS 1 the stream 2 its place meanwhile
+# overwritten. Both may be repeated: an answer can be lost. KEYS 1 the stream 2 its place meanwhile
 _HIDE = """
+if redis.call('TYPE', KEYS[1]).ok == 'string' then return end
 if redis.call('EXISTS', KEYS[1]) == 1 then redis.call('RENAME', KEYS[1], KEYS[2]) end
 redis.call('SET', KEYS[1], 'no stream')
 """
 _SHOW = """
-redis.call('DEL', KEYS[1])
+if redis.call('TYPE', KEYS[1]).ok == 'string' then redis.call('DEL', KEYS[1]) end
 if redis.call('EXISTS', KEYS[2]) == 1 then redis.call('RENAME', KEYS[2], KEYS[1]) end
 """
 
@@ -108,12 +107,7 @@ async def wrong_type(stage: Stage, rng: random.Random, /, *, s: float = 0.6, of:
     aside = f"bystander:{key}"
     await asyncio.to_thread(admin.eval, _HIDE, 2, key, aside)
     await asyncio.sleep(s * rng.uniform(0.7, 1.3))
-    for _ in range(SHOWS):  # the server may be away just then, by another fault; what was hidden must not stay so
-        try:
-            await asyncio.to_thread(admin.eval, _SHOW, 2, key, aside)
-            break
-        except redis.RedisError:
-            await asyncio.sleep(0.2)
+    await put_right(admin.eval, _SHOW, 2, key, aside)
     stage.healed_fault("WRONGTYPE")
 
 

@@ -6,6 +6,8 @@ import asyncio
 import random
 from typing import TYPE_CHECKING
 
+from chaos.faults.healing import put_right
+
 if TYPE_CHECKING:
     from chaos.stage import Stage
 
@@ -19,5 +21,5 @@ async def fill_memory(stage: Stage, rng: random.Random, /, *, s: float = 1.0) ->
         await asyncio.to_thread(node.config_set, "maxmemory", 1)
     await asyncio.sleep(s * rng.uniform(0.7, 1.3))
     for node in nodes:
-        await asyncio.to_thread(node.config_set, "maxmemory", 0)
+        await put_right(node.config_set, "maxmemory", 0)
     stage.healed_fault("maxmemory")

@@ -8,7 +8,9 @@ orphans: what lies behind them must be reached in the same time (SPEC 15), by a 
 from __future__ import annotations
 
 import asyncio
+import signal
 import time
+from contextlib import suppress
 from typing import Any, Final
 
 from chaos.checker import judge
@@ -21,6 +23,8 @@ from tests.support.wait import wait_until
 ORPHANS: Final = 1_000
 FRESH: Final = 600
 IN_FRONT: Final = "gone"
+KEEN_SHARE: Final = 0.9  # of the workers must take part
+TOGETHER: Final = 20  # how many end at once: 200 interpreters that end together keep each other for half a minute
 SOON_S: Final = 4.0  # beyond the quarter of a lease between two scans: 200 processes share the cores of one machine
 
 
@@ -58,7 +62,9 @@ async def play(stage: Stage) -> Verdict:
         keeping.cancel()
         await asyncio.gather(keeping, return_exceptions=True)
     stage.ended = time.monotonic()
+    drain_s = await _disperse(stage)
     left = await stage.finish()
+    left.drain_s += drain_s
     verdict = judge(stage.facts(left))
     starts = [event for event in History(stage.folder).starts() if event.id in orphans]
     twice = len(starts) - len({event.id for event in starts})
@@ -70,6 +76,9 @@ async def play(stage: Stage) -> Verdict:
     }
     if late:
         verdict.breaches.setdefault("L1", Breach()).add(late)
+    if verdict.figures["rescuers"] < KEEN_SHARE * stage.scenario.staff.workers:
+        told = f"{verdict.figures['rescuers']} of {stage.scenario.staff.workers} took part: that is no herd"
+        verdict.breaches.setdefault("run", Breach()).add(told)
     if twice:
         verdict.breaches.setdefault("S3", Breach()).add("an orphan was started twice")
     return verdict
@@ -91,6 +100,21 @@ def _add(stage: Stage, count: int) -> list[str]:
 def _age(stage: Stage, ids: list[str]) -> None:
     client: Any = stage.topology.admin
     client.xclaim(stage.stream, GROUP, IN_FRONT, 0, ids, idle=3_600_000, justid=True)
+
+
+async def _disperse(stage: Stage) -> float:
+    """All but the last few workers end, a few at a time, when everything is done. Answers when that was."""
+    _, drain_s = await stage.drain()
+    going = stage.crew.alive[TOGETHER:]
+    for at in range(0, len(going), TOGETHER):
+        few = going[at : at + TOGETHER]
+        for worker in few:
+            worker.kept = False
+            worker.signal(signal.SIGTERM)
+        with suppress(AssertionError):
+            await wait_until(lambda: not any(worker.alive for worker in few), 20.0, 0.02)  # noqa: B023
+        stage.stuck += [worker for worker in few if worker.alive]
+    return drain_s
 
 
 async def _stay_alive(stage: Stage, held: dict[str, list[str]]) -> None:

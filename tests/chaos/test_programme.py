@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import random
 import time
 from collections.abc import Callable
@@ -21,7 +20,7 @@ from chaos.long import Series
 from chaos.orders import Orders
 from chaos.plays import PLAYS, spark
 from chaos.runner import RESULTS, Result
-from chaos.scenario import BLOCK_S, schedule
+from chaos.scenario import BLOCK_S, Moment, Scenario, schedule
 from chaos.scenarios import ROWS, named
 from chaos.topology import NotAtHand
 from tests.support.servers import Server
@@ -59,14 +58,27 @@ def test_the_mix_shifts_in_every_run_of_it() -> None:
     assert len({frozenset(faults) for faults in blocks.values()}) == len(blocks)
 
 
+@pytest.mark.parametrize("mix", named("31"), ids=lambda scenario: scenario.name)
+def test_every_kind_of_fault_of_a_mix_comes_in_every_run_of_it(mix: Scenario) -> None:
+    """FAULTS 31: its title counts them; and what was planned and did not happen breaks a run."""
+    kinds = {Moment(0.0, plan.fault, 0, plan.words).kind for plan in mix.plans}
+    assert mix.what.startswith(f"{len(kinds)} kinds of fault")
+    for seed in range(50):
+        moments = schedule(mix, seed, mix.seconds)
+        assert {moment.kind for moment in moments} == kinds
+        assert not [moment for moment in moments if moment.at_s % BLOCK_S > 0.75 * BLOCK_S]
+
+
 def test_every_fault_is_in_a_row() -> None:
     assert FAULTS.keys() == {plan.fault for scenario in ROWS for plan in scenario.plans}
 
 
 def test_a_topology_that_is_not_there_is_said_and_not_passed_over(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["zombie-primary", "--topology", "single"]) == 0
-    told = json.loads(capsys.readouterr().out.splitlines()[-1])
-    assert told["skipped"] == "needs sentinel or cluster"
+    assert main(["zombie-primary", "--topology", "single"]) == 2
+    told = capsys.readouterr()
+    assert "zombie-primary was not played on redis8, single: needs sentinel or cluster" in told.err
+    assert "It is played on sentinel and cluster" in told.err
+    assert told.out == "", "what was not played has no verdict"
 
 
 def test_where_nothing_was_played_nothing_has_held() -> None:

@@ -22,13 +22,17 @@ from chaos.verdict import Verdict
 from tests.support.remembered import Remembered
 
 SEED = 7
-SAFETY = frozenset({"S1", "S2", "S3", "S4", "S6", "S7", "S8", "S10", "X"})
+SAFETY = frozenset({"S1", "S2", "S3", "S4", "S6", "S7", "S8", "S9", "S10", "X"})
+ROBBED = "which was alive"  # of S5 this alone can be a busy machine's doing: a lease is a time, a count is none
 RATE = 400  # adds a second, at most
 
 pytestmark = [pytest.mark.timeout(150)]
 
 SHORT = [
     ("kill", "redis8", 3.0),
+    ("kill-backlog", "redis8", 3.5),
+    ("kill-backlog", "redis7", 3.5),
+    ("kill-supervised", "valkey9", 3.5),
     ("pause", "redis6", 2.5),
     ("pause-owner", "redis7", 0.0),
     ("slow", "valkey9", 2.5),
@@ -70,7 +74,8 @@ def held(remembered: Remembered) -> Held:
 
     def check(result: runner.Result | Verdict, how: str) -> None:
         found = {invariant: breach.examples for invariant, breach in result.breaches.items()}
-        remembered.note(SAFETY.intersection(found))
+        burnt = {"S5"} if any(ROBBED not in example for example in found.get("S5", ())) else set()
+        remembered.note(SAFETY.intersection(found) | burnt)
         assert found == {}, how
         assert remembered.before == [], f"alone it holds, and beside the others it broke {remembered.before}: {how}"
         assert result.figures["messages"] > 0

@@ -1,7 +1,8 @@
 """A model of who owns what at which attempt, beside the real Lua on a real server: every step must agree.
 
 SPEC 11, 16, 23 to 29. Several owners, some of them zombies that speak with what they once had, read, renew, ack, retry,
-release, bury, rescue, take what is due, adopt, replay and trim, in any order Hypothesis finds. Ages are set with
+release, bury, ack with effects and completion markers, rescue, take over, ask what is theirs, take what is due, adopt,
+replay and trim, in any order Hypothesis finds. Ages are set with
 XCLAIM ... IDLE: nobody sleeps. After every step pending lists, due set and dead letters must be what the model says.
 """
 
@@ -23,19 +24,21 @@ from hypothesis.stateful import (
 )
 
 from chaos import mutants
+from headrace import Effect
 from headrace.policy import Backoff, crash_delay_ms, release_delay_ms
-from headrace.redis import scripts
+from headrace.redis import commands, scripts
 from headrace.redis.calls import Word
 from headrace.redis.letters import open_letter
 from tests.support.lab import Lab
 from tests.support.remembered import Remembered
-from tests.support.servers import Server
+from tests.support.servers import NATIVE, Server
 from tests.support.wait import wait_until_sync
 
 OWNERS = ("ann", "bob", "eve")
 LEASE_MS = 60_000
 MAX_ATTEMPTS = 4
 HOUR_MS = 3_600_000
+KEYS = ("ada", "bea")  # of completion markers
 ALONE = 10**15  # what must run alone has so much more in the due set (park.lua)
 
 
@@ -64,12 +67,17 @@ class Lives(RuleBasedStateMachine):
         self.lab.make_group()
         self.messages: dict[bytes, Message] = {}
         self.letters: dict[bytes, bytes] = {}  # message -> its dead letter
+        self.sink = f"{{{self.lab.keys.stream}}}:sink"
+        self.written: list[bytes] = []  # messages whose effect was written, in this order
+        self.results: dict[str, bytes] = {}  # completion marker -> the first result
         self.add(4)
         self.read("ann", 3)
 
     def teardown(self) -> None:
         if hasattr(self, "lab"):
-            self.lab.raw("DEL", self.lab.keys.stream, self.lab.keys.due(self.lab.group), self.lab.keys.dead_letters)
+            keys, group = self.lab.keys, self.lab.group
+            markers = [keys.once(group, key) for key in KEYS]
+            self.lab.raw("DEL", keys.stream, keys.due(group), keys.dead_letters, self.sink, *markers)
             self.lab.close()
 
     # ── choosing ──
@@ -153,6 +161,50 @@ class Lives(RuleBasedStateMachine):
         for id_, attempt in taken.items():
             self._give(id_, owner, attempt)
 
+    @precondition(lambda self: self.server.key in NATIVE)
+    @rule(owner=st.sampled_from(OWNERS), data=st.data())
+    def take_over(self, owner: str, data: st.DataObject) -> None:
+        """The same by the server itself, and new messages behind what was idle."""
+        held = [id_ for id_ in self._in("held") if not self.messages[id_].deleted]
+        idle = data.draw(st.lists(st.sampled_from(held), unique=True)) if held else []
+        for id_ in idle:
+            self.lab.age([id_], LEASE_MS + 1_000, self.messages[id_].owner)
+        found = self.lab.call(scripts.take_over(self.lab.keys, self.lab.group, owner, LEASE_MS, 1_000))
+        unread = self._in("unread")
+        fresh = [id_ for id_ in unread if not self.messages[id_].deleted]
+        expected = {**{id_: self.messages[id_].count + 1 for id_ in idle}, **dict.fromkeys(fresh, 1)}
+        assert {id_: attempt for id_, _, attempt, _ in found.entries} == expected
+        for id_ in set(unread) - set(fresh):
+            self._end(id_, "gone")
+        for id_, attempt in expected.items():
+            self._give(id_, owner, attempt)
+
+    @rule(owner=st.sampled_from(OWNERS), data=st.data())
+    def mine(self, owner: str, data: st.DataObject) -> None:
+        """An answer was cut: an owner is told what it holds and does not know, and no attempt is burnt."""
+        held = [id_ for id_ in self._in("held") if self.messages[id_].owner == owner]
+        known = data.draw(st.lists(st.sampled_from(held), unique=True)) if held else []
+        found = self.lab.call(scripts.mine(self.lab.keys, self.lab.group, owner, 1_000, known))
+        rest = set(held) - set(known)
+        gone = {id_ for id_ in rest if self.messages[id_].deleted}
+        assert {id_: attempt for id_, _, attempt, *_ in found.taken} == {
+            id_: self.messages[id_].count for id_ in rest - gone
+        }
+        assert set(map(str.encode, found.trimmed)) == gone
+        for id_ in gone:
+            self._end(id_, "gone")
+
+    @rule(owner=st.sampled_from(OWNERS))
+    def renew_owner(self, owner: str) -> None:
+        """A parent renews for its child: nobody else's, and nothing changes hands."""
+        held = [id_ for id_ in self._in("held") if self.messages[id_].owner == owner]
+        answer = self.lab.call(scripts.renew_owner(self.lab.keys, self.lab.group, owner, 0))
+        gone = set(map(str.encode, answer.trimmed))
+        assert gone <= {id_ for id_ in held if self.messages[id_].deleted}  # 6.2 keeps it and calls it renewed
+        assert answer.renewed == len(held) - len(gone)
+        for id_ in gone:
+            self._end(id_, "gone")
+
     @rule(dead=st.sampled_from(OWNERS), data=st.data())
     def adopt(self, dead: str, data: st.DataObject) -> None:
         """A child died: what it had started keeps its attempt, the rest gives it back."""
@@ -189,6 +241,46 @@ class Lives(RuleBasedStateMachine):
         assert word == expected
         if word.kind == "ok":
             self._end(id_, "done")
+
+    @rule(data=st.data(), key=st.sampled_from(KEYS))
+    def done(self, data: st.DataObject, key: str) -> None:
+        """An ack that leaves a completion marker. The first result stays."""
+        granted = self._granted(data)
+        if granted is None:
+            return
+        id_, owner, count = granted
+        expected, result = self._word(id_, owner, count), secrets.token_bytes(3)
+        (word,) = self.lab.call(
+            scripts.done(self.lab.keys, self.lab.group, owner, [(id_, count, key, result)], HOUR_MS)
+        )
+        assert word == self._once(expected, key, result)
+        if expected.kind == "ok":
+            self._end(id_, "done")
+
+    @rule(data=st.data(), key=st.sampled_from(["", *KEYS]))
+    def effects(self, data: st.DataObject, key: str) -> None:
+        """An ack with an effect: both or neither, and no effect of a key that is done."""
+        granted = self._granted(data)
+        if granted is None:
+            return
+        id_, owner, count = granted
+        expected, result = self._word(id_, owner, count), secrets.token_bytes(3)
+        effect = Effect.xadd(self.sink, {"id": id_.decode()})
+        once = (key, result, HOUR_MS) if key else None
+        word = self.lab.call(scripts.effects(self.lab.keys, self.lab.group, owner, id_, count, [effect], once=once))
+        told = self._once(expected, key, result) if key else expected
+        assert word == told
+        if told.kind == "ok":
+            self.written.append(id_)
+        if expected.kind == "ok":
+            self._end(id_, "done")
+
+    def _once(self, expected: Word, key: str, result: bytes) -> Word:
+        """What is answered where a marker is left: a key that was done is no second time."""
+        if expected.kind != "ok":
+            return expected
+        first = self.results.setdefault(key, result)
+        return expected if first == result else Word("duplicate")
 
     @rule(data=st.data(), how=st.sampled_from(["retry", "release", "forever"]), now=st.booleans())
     def park(self, data: st.DataObject, how: str, now: bool) -> None:
@@ -307,6 +399,14 @@ class Lives(RuleBasedStateMachine):
         assert sorted(buried) == sorted(self._in("dead"))
 
     @invariant()
+    def effects_and_markers_are_those_of_the_acks_that_counted(self) -> None:
+        if not hasattr(self, "lab"):
+            return
+        assert [fields[1] for _, fields in self.lab.call(commands.entries(self.sink, count=1_000))] == self.written
+        for key in KEYS:
+            assert self.lab.raw("GET", self.lab.keys.once(self.lab.group, key)) == self.results.get(key)
+
+    @invariant()
     def nothing_is_lost(self) -> None:
         """With the two above: what is in the stream and nowhere else has ended, and somebody said so; and no message
         goes out of the stream that nobody deleted."""
@@ -342,13 +442,20 @@ def test_the_lua_agrees_with_the_model_whatever_owners_and_zombies_do(
     """FAULTS, method: the same rules for the model and for the real scripts, on every server. Each run draws other
     steps, so what one run found is not mended by the next."""
     with remembered.failures():
-        _explore(machine, 10)
+        _explore(machine, 80)
 
 
 @pytest.mark.timeout(150)
 @pytest.mark.servers("redis8")
 @pytest.mark.parametrize(
-    ("mutant", "script"), [("plain-xack", "_ACK"), ("retry-unfenced", "_PARK"), ("bury-unfenced", "_BURY")]
+    ("mutant", "script"),
+    [
+        ("plain-xack", "_ACK"),
+        ("retry-unfenced", "_PARK"),
+        ("bury-unfenced", "_BURY"),
+        ("effects-unfenced", "_EFFECTS"),
+        ("renewal-unfenced", "_RENEW"),
+    ],
 )
 def test_the_model_notices_a_script_without_its_fence(
     machine: type[Lives], mutant: str, script: str, monkeypatch: pytest.MonkeyPatch

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,30 @@ def test_every_installed_dependency_is_asked_about(monkeypatch: pytest.MonkeyPat
     assert audit.main() == audit.OK
     assert "redis==" in asked[0]
     assert "msgspec==" in asked[0]
+
+
+def test_what_the_dependencies_pull_in_is_asked_about_and_what_is_not_is_said(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A hole in what nobody named is one all the same."""
+    needs = {"redis": ["pulled[deep]>=1", "never; python_version < '3'"], "pulled": ["deeper; extra == 'deep'"]}
+    versions = {"redis": "9.0", "pulled": "1.2"}
+
+    def installed(name: str) -> str:
+        if name not in versions:
+            raise metadata.PackageNotFoundError(name)
+        return versions[name]
+
+    monkeypatch.setattr(audit.metadata, "requires", lambda name: needs.get(name))
+    monkeypatch.setattr(audit.metadata, "version", installed)
+    asked = _answer(monkeypatch, 0)
+    audit.main()
+    assert asked == ["pulled==1.2\nredis==9.0\n"]
+    assert "never" not in audit.whole()
+    said = capsys.readouterr().out
+    assert "not asked about, because not installed here: " in said
+    assert "deeper" in said
+    assert "Spark's jars" in said
 
 
 @pytest.mark.parametrize(

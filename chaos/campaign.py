@@ -9,14 +9,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
-from chaos import runner
+from chaos import broken, runner
 from chaos.mutants import MUTANTS, Mutant
 from chaos.runner import Result, say
 from chaos.scenario import Scenario
 from chaos.scenarios import ROWS, named
 from chaos.topology import KINDS, Kind
+from tests.support.digest import digest
 
-MUTANTS_FILE: Final = "mutants.json"
 MUTANT_SEEDS: Final = 3
 SOAK_BLOCK_S = 300.0  # a soak is a row of runs of this length, each with a seed of its own
 
@@ -62,13 +62,14 @@ async def mutants(seed: int, folder: Path) -> dict[str, Any]:
     versions, found = {}, []
     for mutant in MUTANTS.values():
         run, caught = await _until_caught(mutant, seed)
-        versions[run.server] = run.version
+        versions[run.server] = run.version.partition(" ")[2]
         about = {"name": mutant.name, "mistake": mutant.mistake, "scenario": mutant.scenario}
         found.append({**about, "server": run.server, "seed": run.seed, "caught_by": caught})
         say(f"{mutant.name:<24} {mutant.mistake}: {' '.join(caught) or run.skipped or 'NOT CAUGHT'}")
-    told = {"date": datetime.now(UTC).isoformat(timespec="seconds"), "redis": versions, "mutants": found}
+    date = datetime.now(UTC).isoformat(timespec="seconds")
+    told = {"date": date, "code": digest(), "servers": versions, "mutants": found}
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / MUTANTS_FILE).write_text(json.dumps(told, indent=1, ensure_ascii=False) + "\n")
+    (folder / broken.MUTANTS).write_text(json.dumps(told, indent=1, ensure_ascii=False) + "\n")
     return {"holds": all(one["caught_by"] for one in found), **told}
 
 

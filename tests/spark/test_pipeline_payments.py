@@ -334,8 +334,8 @@ def test_a_process_killed_between_tables_sink_and_ledger_is_followed_by_another(
 def test_a_process_that_stood_still_while_another_went_on_changes_nothing_when_it_wakes(
     shop: Shop, tmp_path: Path
 ) -> None:
-    """It wakes with a table of its batch in its hands. Spark ends it when it finds the other's log of that batch."""
-    shop.feed(sendings(180, undecodable=0.02))
+    """It wakes with a table of its batch in its hands. Spark ends it when it finds that the next batch was begun."""
+    shop.feed(sendings(250, undecodable=0.02))
     process = late(shop, tmp_path, "STOP", "move")
     aside = Path(shop.pipeline.folder, "tables", "payments", "_aside")
     try:

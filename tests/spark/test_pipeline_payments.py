@@ -330,6 +330,7 @@ def test_a_process_killed_between_tables_sink_and_ledger_is_followed_by_another(
     shop.check(shop.run())
 
 
+@pytest.mark.long
 @pytest.mark.timeout(400)
 def test_a_process_that_stood_still_while_another_went_on_changes_nothing_when_it_wakes(
     shop: Shop, tmp_path: Path

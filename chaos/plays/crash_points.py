@@ -3,7 +3,7 @@
 Every case has a stream of its own, with messages of every kind, orphans that must be rescued, and three that must
 run alone. All workers of a round live side by side; a worker that never came to its point is stopped, and stopping has
 points too. Some of them recover by requeue, and are killed at its points too. A supervising parent is killed at its own
-points while it hands back what a dead child held. At the end a sibling of each kind drains the streams, and everything
+points while it hands back what a dead child held. At the end siblings of each kind drain the streams, and everything
 is judged together. Owners of streams have a cast of their own (owned_points.py).
 """
 
@@ -33,6 +33,7 @@ AT_ONCE: Final = 28  # cases of one round
 LIFE_S: Final = 4.0  # how long a worker may take to its point before it is stopped
 CUT_S: Final = 1.3  # nobody rescues for half a lease after a connect: seldom enough for that
 EACH: Final = 26  # messages of a case
+SIBLINGS: Final = 4  # finish the work: what must run alone in its process runs alone in each of these
 LAST: Final = range(2, 5)  # which of them are at their last but one attempt: as many as a point has occurrences
 LEFT: Final = 5  # so many were read by an owner that is gone
 ONCE: Final = ("worker.joined", "worker.stopping", "worker.released")  # in a process's life
@@ -116,7 +117,9 @@ async def rounds(stage: Stage, wanted: list[Case]) -> None:
         await _round(stage, list(placed.items())[first : first + AT_ONCE])
     for stream, point in zip(parents, OF_PARENTS, strict=True):
         await _parent(stage, stream, point)
-    await stage.crew.hire(streams=[each for each in stage.streams if each not in requeued], qualified=True)
+    plain = [each for each in stage.streams if each not in requeued]
+    for at in range(SIBLINGS):
+        await stage.crew.hire(streams=plain[at::SIBLINGS], qualified=True)
     await stage.crew.hire(streams=requeued, qualified=True, handler=_handler(stage, requeues=True))
     stage.ended = asyncio.get_running_loop().time()
 

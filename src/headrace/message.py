@@ -313,12 +313,17 @@ class Delivery(Generic[T]):
     def answered(self, error: HeadraceError | None = None) -> None:
         """The server has answered (or the delivery was lost): the delivery has ended."""
         self.state = State.ENDED
-        waiter = self._waiter
-        if waiter is not None and not waiter.done():
-            if error is None:
-                waiter.set_result(None)
-            else:
-                waiter.set_exception(error)
+        if error is not None:
+            self.tell(error)
+        elif self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    def tell(self, error: HeadraceError) -> None:
+        """Raise this where the handler waits for an answer. One that was cancelled meanwhile needs none, and asyncio
+        would complain that nobody had asked for it."""
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_exception(error)
+            self._waiter.exception()
 
     def refusal(self, holder: str = "") -> DeliveryLost:
         return DeliveryLost(stream=self.stream, group=self.group, id=self.id, holder=holder)

@@ -284,9 +284,7 @@ class Outbox:
     def _effect_refused(self, delivery: Delivery[Any], error: EffectRefused) -> None:
         """Nothing was written: the handler hears it and may choose again, so the delivery is started once more."""
         delivery.state = State.STARTED
-        waiter = delivery.waiter()
-        if not waiter.done():
-            waiter.set_exception(error)
+        delivery.tell(error)
         delivery.forget_waiter()
 
     def _end(self, delivery: Delivery[Any], error: HeadraceError | None = None) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import random
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -13,6 +14,7 @@ from headrace import App, Delivery, DeliveryLost, Effect, Unavailable
 from headrace.names import keys_of
 from headrace.redis import scripts
 from tests.support.looking import fill, orphan, pending
+from tests.support.proxy import Proxy
 from tests.support.servers import Server
 from tests.support.wait import wait_until
 from tests.support.workshop import GROUP, Ledger, counted
@@ -300,3 +302,30 @@ async def test_a_repeated_ack_that_finds_nothing_after_its_lease_ran_out_is_not_
         await wait_until(lambda: refusals)
     assert refusals == [ledger.seen[0].owner]
     assert counted(cut_off, "acked_total") == 0
+
+
+@pytest.mark.servers("redis8")
+async def test_a_refusal_that_a_cancelled_handler_does_not_wait_for_any_more_is_no_error_of_the_loop(
+    server: Server, stream: str, make_app: MakeApp, caplog: pytest.LogCaptureFixture
+) -> None:
+    """asyncio tells of exceptions that nobody asks for; this one was counted."""
+    complaints: list[dict[str, Any]] = []
+    caplog.set_level("CRITICAL", "headrace")  # what is logged with its traceback holds on to the delivery
+    asyncio.get_running_loop().set_exception_handler(lambda loop, about: complaints.append(about))
+    async with Proxy(server.socket) as proxy:
+        app = make_app(proxy.url)
+
+        @app.stream(stream).handler(group=GROUP, lease="10s", timeout="200ms")
+        async def bill(order: Any, delivery: Delivery[Any]) -> None:
+            server.sync().xclaim(stream, GROUP, "thief", 0, [delivery.id], justid=True)
+            proxy.hold_replies = True
+            await delivery.ack(effects=[Effect.set(f"{{{stream}}}:done", 1)])
+
+        fill(server, stream, 1)
+        async with app.worker():
+            await wait_until(lambda: proxy.hold_replies)
+            await asyncio.sleep(0.3)  # the handler is cancelled meanwhile
+            proxy.hold_replies = False
+            await wait_until(lambda: counted(app, "refused_total") == 1)
+    gc.collect()
+    assert complaints == []

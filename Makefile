@@ -67,7 +67,7 @@ audit: $(DEV_STAMP)  ## the runtime dependencies against known advisories; needs
 bench: $(DEV_STAMP) servers  ## measure: make bench NAME=worker
 	@$(PY) -m bench $(NAME) $(ARGS)
 
-chaos: $(DEV_STAMP) servers  ## the fault programme: every row once (about 17 minutes), or SOAK=2h of row 31, or NAME=kill
+chaos: $(DEV_STAMP) servers  ## the fault programme: every row once (about 20 minutes), or SOAK=2h of row 31, or NAME=kill
 	@$(PY) -m chaos $(if $(SOAK),soak --length $(SOAK),$(or $(NAME),all)) $(ARGS)
 
 clean:  ## remove .venv and what tools left behind; the servers in the cache stay

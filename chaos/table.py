@@ -104,14 +104,16 @@ def _summary(played: Sequence[Run]) -> str:
 
 def _codes(played: Sequence[Run]) -> str:
     """How many runs were made with which code (a digest of src/headrace), the newest first. Where there are several,
-    the runs of each but the newest are named."""
+    the runs of each but the commonest are named."""
     by_code: dict[str, list[Run]] = defaultdict(list)
     for run in reversed(played):
         by_code[versions.code_of(run)].append(run)
+    commonest = max(by_code, key=lambda code: len(by_code[code]), default="")
     told = []
-    for number, (code, runs) in enumerate(by_code.items()):
-        names = sorted({_called(run) for run in runs}, key=lambda name: int(name.split()[0]))
-        told.append(f"{code}: {len(runs):,} run{'s' * (len(runs) > 1)}" + (f" ({', '.join(names)})" if number else ""))
+    for code, runs in by_code.items():
+        names = sorted({_called(run) for run in runs}, key=lambda name: (int(name.split()[0]), name))
+        about = "" if code == commonest else f" ({', '.join(names)})"
+        told.append(f"{code}: {len(runs):,} run{'s' * (len(runs) > 1)}{about}")
     return "; ".join(told)
 
 

@@ -3,7 +3,7 @@
     python -m chaos rows                     what there is
     python -m chaos 3 --seed 7               one row, by number or name
     python -m chaos 3 --topology cluster     the same in a cluster, or behind sentinels
-    python -m chaos all                      every row once where it says, in 17 minutes; results, table (make chaos)
+    python -m chaos all                      every row once where it says, in 20 minutes; results, table (make chaos)
     python -m chaos soak --length 2h         row 31 for long (make chaos SOAK=2h)
     python -m chaos long --minutes 30        is memory flat, are sockets, tasks, owners and keys?
     python -m chaos crash-points             killed at every named point, at every occurrence
